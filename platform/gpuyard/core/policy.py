@@ -1,0 +1,60 @@
+"""The base of policy documents: rules as data, versioned by their owner, checked by pydantic.
+
+A document is stored as JSON and read through its class. An unknown key is an error, not a rule that silently
+does nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from django.utils.translation import gettext as _
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gpuyard.core.errors import FieldError, Invalid
+
+
+class PolicyDocument(BaseModel):
+    """Immutable, and strict about its keys. Subclasses add fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+_D = TypeVar("_D", bound=BaseModel)
+
+
+def document_parse(document_class: type[_D], data: Any, *, field: str = "document") -> _D:
+    """Reads stored or sent JSON; `Invalid` names each wrong field below `field` (`document.rules.0.gpus`)."""
+    try:
+        return document_class.model_validate(data)
+    except ValidationError as exc:
+        raise Invalid(
+            "document_invalid", _("The document is not valid."), errors=document_errors(exc, field=field)
+        ) from exc
+
+
+def document_dump(document: BaseModel) -> dict[str, Any]:
+    """The document as plain JSON values, to be stored."""
+    return document.model_dump(mode="json")
+
+
+def document_errors(exc: ValidationError, *, field: str = "") -> tuple[FieldError, ...]:
+    """Pydantic's errors as problem fields. The input is left out: it may hold a secret."""
+    prefix = [field] if field else []
+    return tuple(
+        FieldError(
+            field=".".join([*prefix, *(str(part) for part in one["loc"])]) or None,
+            code=one["type"],
+            message=one["msg"],
+            remedy=_remedy(one["type"]),
+        )
+        for one in exc.errors(include_url=False, include_input=False)
+    )
+
+
+def _remedy(code: str) -> str:
+    if code == "missing":
+        return _("Add this field.")
+    if code == "extra_forbidden":
+        return _("Remove this field, or check its spelling.")
+    return _("Correct this field.")
