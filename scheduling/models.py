@@ -1,0 +1,320 @@
+"""Workloads, their attempts and replicas, and the allocation ledger."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.constraints import ExclusionConstraint
+from django.contrib.postgres.fields import DateTimeRangeField, RangeOperators
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from gpuyard.core import ids
+from gpuyard.core.clock import YardNow
+from gpuyard.core.fields import DateTimeMultiRangeField, Int4MultiRangeField
+from scheduling.states import AllocationState, AttemptState, ReplicaState, WorkloadState
+
+
+class Kind(models.TextChoices):
+    TRAINING = "training", _("Training")
+    INFERENCE = "inference", _("Inference")
+    DEVELOPMENT = "development", _("Development")
+
+
+class Workload(models.Model):
+    """What was asked for. Its current spec is a revision that never changes."""
+
+    id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
+    public_id = models.CharField(max_length=16, unique=True, default=ids.workload_public_id, editable=False)
+    company = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="+")
+    team = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="workloads")
+    owner = models.ForeignKey("core.User", on_delete=models.PROTECT, related_name="workloads")
+    name = models.CharField(max_length=120)
+    kind = models.CharField(max_length=16, choices=Kind.choices)
+    priority = models.SmallIntegerField(default=0)
+    preemptible = models.BooleanField(default=False)
+    state = models.CharField(max_length=20, choices=WorkloadState.choices)
+    spec = models.ForeignKey(
+        "WorkloadSpec", on_delete=models.PROTECT, null=True, related_name="+"
+    )  # NULL only inside the transaction that creates both
+    # What the form or client called this submission; the same one again is the same workload.
+    submission_key = models.CharField(max_length=200, blank=True, default="")
+    justification = models.CharField(max_length=2000, blank=True, default="")
+    approved_by_rule = models.CharField(max_length=80, blank=True, default="")
+    stop_requested_by = models.ForeignKey(
+        "core.User", on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    state_reason = models.CharField(max_length=400, blank=True, default="")
+    exit_code = models.IntegerField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=YardNow(), editable=False)
+    queued_at = models.DateTimeField(null=True, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    version = models.PositiveIntegerField(default=1)
+
+    class Meta:
+        ordering = ["-created_at"]
+        indexes = [
+            models.Index(fields=["team", "-created_at"], name="scheduling_workload_team"),
+            models.Index(fields=["state", "queued_at"], name="scheduling_workload_queue"),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["owner", "submission_key"],
+                condition=~Q(submission_key=""),
+                name="scheduling_workload_submitted_once",
+            ),
+            models.CheckConstraint(condition=Q(kind__in=Kind.values), name="scheduling_workload_kind"),
+            models.CheckConstraint(condition=Q(state__in=WorkloadState.values), name="scheduling_workload_state"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.public_id}"
+
+
+class WorkloadSpec(models.Model):
+    """A revision of a workload's spec: an immutable document (`scheduling.specs.Spec`)."""
+
+    id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
+    workload = models.ForeignKey(Workload, on_delete=models.CASCADE, related_name="specs")
+    revision = models.PositiveIntegerField()
+    document = models.JSONField()
+    created_at = models.DateTimeField(db_default=YardNow(), editable=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["workload", "revision"], name="scheduling_workloadspec_revision")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.workload_id} r{self.revision}"
+
+
+class Attempt(models.Model):
+    """One placing of a workload; at most one is live."""
+
+    id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
+    workload = models.ForeignKey(Workload, on_delete=models.PROTECT, related_name="attempts")
+    number = models.PositiveIntegerField()
+    state = models.CharField(max_length=16, choices=AttemptState.choices)
+    pass_number = models.BigIntegerField()
+    tier = models.ForeignKey("fleet.Tier", on_delete=models.PROTECT, related_name="+")
+    borrowed = models.BooleanField(default=False)
+    why_now = models.JSONField(default=dict)
+    why_here = models.JSONField(default=dict)
+    created_at = models.DateTimeField(db_default=YardNow(), editable=False)
+    running_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    end_reason = models.CharField(max_length=400, blank=True, default="")
+
+    class Meta:
+        ordering = ["number"]
+        constraints = [
+            models.UniqueConstraint(fields=["workload", "number"], name="scheduling_attempt_number"),
+            models.UniqueConstraint(
+                fields=["workload"], condition=~Q(state="ended"), name="scheduling_attempt_one_live"
+            ),
+            models.CheckConstraint(
+                condition=Q(state="ended", ended_at__isnull=False) | ~Q(state="ended") & Q(ended_at__isnull=True),
+                name="scheduling_attempt_ended",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"attempt {self.number} of {self.workload_id}"
+
+
+class Replica(models.Model):
+    """One rank or copy of an attempt on one node. Agents know replicas, never attempts."""
+
+    id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
+    attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="replicas")
+    index = models.PositiveIntegerField()
+    spec = models.ForeignKey(WorkloadSpec, on_delete=models.PROTECT, related_name="+")
+    node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="replicas")
+    cpu_m = models.PositiveIntegerField()
+    memory_mib = models.PositiveBigIntegerField()
+    state = models.CharField(max_length=16, choices=ReplicaState.choices)
+    # From the sequence scheduling_fencing_token: an agent and the server refuse whatever carries an older one.
+    fencing_token = models.BigIntegerField(unique=True)
+    restarts = models.PositiveIntegerField(default=0)
+    healthy = models.BooleanField(null=True, blank=True)
+    exit_code = models.IntegerField(null=True, blank=True)
+    exit_reason = models.CharField(max_length=40, blank=True, default="")
+    message = models.CharField(max_length=400, blank=True, default="")
+    stdout_bytes = models.PositiveBigIntegerField(default=0)
+    stderr_bytes = models.PositiveBigIntegerField(default=0)
+    created_at = models.DateTimeField(db_default=YardNow(), editable=False)
+    running_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["index"]
+        indexes = [
+            models.Index(fields=["node"], condition=~Q(state="exited"), name="scheduling_replica_live")
+        ]
+        constraints = [
+            models.UniqueConstraint(fields=["attempt", "index"], name="scheduling_replica_index"),
+            models.CheckConstraint(
+                condition=Q(state="exited", ended_at__isnull=False) | ~Q(state="exited") & Q(ended_at__isnull=True),
+                name="scheduling_replica_ended",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"replica {self.index} of {self.attempt_id}"
+
+
+class PortLease(models.Model):
+    """A port of a node's range, held by one replica from its assignment to its end."""
+
+    id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
+    node = models.ForeignKey("fleet.Node", on_delete=models.CASCADE, related_name="port_leases")
+    port = models.PositiveIntegerField()
+    replica = models.ForeignKey(Replica, on_delete=models.CASCADE, related_name="port_leases")
+    name = models.CharField(max_length=40)
+    health_path = models.CharField(max_length=200, blank=True, default="")
+
+    class Meta:
+        ordering = ["port"]
+        constraints = [
+            models.UniqueConstraint(fields=["node", "port"], name="scheduling_portlease_port"),
+            models.UniqueConstraint(fields=["replica", "name"], name="scheduling_portlease_name"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.port}"
+
+
+_HOLDERS = Q(state__in=["held", "stopping", "unconfirmed", "ended"])
+_SLOTS = [("gpu", RangeOperators.EQUAL), ("slots", RangeOperators.OVERLAPS), ("span", RangeOperators.OVERLAPS)]
+
+
+class Allocation(models.Model):
+    """Slots of one GPU for one replica over a span of time: the only truth about who holds what.
+
+    `slots` lies in [0, 1000) and only excludes; `units` (1/7000 GPU, frozen) counts for quota and money.
+    Its exclusions are below; its checks and its guard are in migration 0002.
+    """
+
+    id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
+    company = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="+")
+    team = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="+")
+    workload = models.ForeignKey(Workload, on_delete=models.PROTECT, related_name="allocations")
+    attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="allocations")
+    replica = models.ForeignKey(Replica, on_delete=models.PROTECT, related_name="allocations")
+    gpu = models.ForeignKey("fleet.Gpu", on_delete=models.PROTECT, related_name="allocations")
+    card = models.UUIDField()
+    is_instance = models.SmallIntegerField()
+    tier = models.ForeignKey("fleet.Tier", on_delete=models.PROTECT, related_name="+")
+    slots = Int4MultiRangeField()
+    units = models.PositiveIntegerField()
+    span = DateTimeRangeField()
+    state = models.CharField(max_length=16, choices=AllocationState.choices)
+    claimed_at = models.DateTimeField(null=True, blank=True)
+    running_at = models.DateTimeField(null=True, blank=True)
+    stopping_at = models.DateTimeField(null=True, blank=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    uncharged = DateTimeMultiRangeField(db_default=models.Value("{}", output_field=DateTimeMultiRangeField()))
+
+    class Meta:
+        indexes = [
+            models.Index(
+                fields=["team", "tier"],
+                condition=Q(state__in=["claimed", "held", "stopping", "unconfirmed"]),
+                name="scheduling_allocation_live",
+            )
+        ]
+        constraints = [
+            ExclusionConstraint(name="scheduling_two_holders", expressions=_SLOTS, condition=_HOLDERS),
+            ExclusionConstraint(
+                name="scheduling_promise",
+                expressions=_SLOTS,
+                condition=Q(state__in=["claimed", "held", "unconfirmed"]),
+            ),
+            ExclusionConstraint(
+                name="scheduling_card_or_mig",
+                expressions=[
+                    ("card", RangeOperators.EQUAL),
+                    ("is_instance", RangeOperators.NOT_EQUAL),
+                    ("span", RangeOperators.OVERLAPS),
+                ],
+                condition=_HOLDERS,
+            ),
+            models.CheckConstraint(condition=Q(units__gt=0, units__lte=7000), name="scheduling_allocation_units"),
+            models.CheckConstraint(condition=Q(is_instance__in=[0, 1]), name="scheduling_allocation_instance"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.gpu_id} {self.state}"
+
+
+class Verdict(models.Model):
+    """Why a waiting workload waits: all its blockers, the smallest change that frees it, and when it may start."""
+
+    workload = models.OneToOneField(Workload, on_delete=models.CASCADE, primary_key=True, related_name="verdict")
+    pass_number = models.BigIntegerField()
+    position = models.PositiveIntegerField(default=0)
+    blockers = models.JSONField()
+    smallest_change = models.JSONField(null=True)
+    eta = models.DateTimeField(null=True)
+    eta_basis = models.CharField(max_length=200, blank=True, default="")
+    decided_at = models.DateTimeField(db_default=YardNow())
+
+    def __str__(self) -> str:
+        return f"verdict on {self.workload_id}"
+
+
+class SchedulerState(models.Model):
+    """One row: the number of the last committed pass. The fence of `scheduling.commit`."""
+
+    id = models.SmallIntegerField(primary_key=True, default=1)
+    pass_number = models.BigIntegerField(default=0, db_column="pass")
+
+    class Meta:
+        db_table = "scheduler_state"
+        constraints = [models.CheckConstraint(condition=Q(id=1), name="scheduler_state_one_row")]
+
+    def __str__(self) -> str:
+        return f"pass {self.pass_number}"
+
+
+class PassRecord(models.Model):
+    """What one pass did and how long it took. Kept for a while."""
+
+    number = models.BigIntegerField(primary_key=True)
+    started_at = models.DateTimeField()
+    load_ms = models.FloatField()
+    plan_ms = models.FloatField()
+    commit_ms = models.FloatField()
+    waiting = models.PositiveIntegerField()
+    started = models.PositiveIntegerField()
+    # public ids of workloads whose start did not survive the commit's rechecks, with the reason
+    refused = models.JSONField(default=list)
+
+    class Meta:
+        ordering = ["-number"]
+
+    def __str__(self) -> str:
+        return f"pass {self.number}"
+
+
+class LogChunk(models.Model):
+    """A piece of a replica's output. `offset` and `size` count the bytes the agent read."""
+
+    id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
+    replica = models.ForeignKey(Replica, on_delete=models.CASCADE, related_name="log_chunks")
+    stream = models.CharField(max_length=8)
+    offset = models.PositiveBigIntegerField()
+    size = models.PositiveIntegerField()
+    text = models.TextField()
+    received_at = models.DateTimeField(db_default=YardNow())
+
+    class Meta:
+        ordering = ["offset"]
+        constraints = [
+            models.UniqueConstraint(fields=["replica", "stream", "offset"], name="scheduling_logchunk_once"),
+            models.CheckConstraint(condition=Q(stream__in=["stdout", "stderr"]), name="scheduling_logchunk_stream"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.stream} at {self.offset}"

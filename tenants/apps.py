@@ -1,0 +1,10 @@
+"""Configuration of the tenants app."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class TenantsConfig(AppConfig):
+    name = "tenants"
+    label = "tenants"
