@@ -1,0 +1,11 @@
+"""The Celery application: `celery -A gpuyard.celery worker -Q pass`."""
+
+import os
+
+from celery import Celery
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuyard.settings.base")
+
+app = Celery("gpuyard")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()

@@ -1,0 +1,114 @@
+"""Child processes that never outlive us, and free ports."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from gpuyard.local.state import ServerUser
+
+_PR_SET_PDEATHSIG = 1
+# Loaded before any fork: loading a library between fork and exec could deadlock.
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform.startswith("linux") else None
+
+
+def die_with_parent(death_signal: int) -> Callable[[], None]:
+    """For `preexec_fn`: the kernel sends the signal when the *thread* that started the child ends.
+
+    So children are started from threads that live as long as the children should. Linux only; elsewhere an
+    orphan is found and stopped at the next start.
+    """
+    parent = os.getpid()
+
+    def prepare() -> None:
+        if _libc is not None:
+            _libc.prctl(_PR_SET_PDEATHSIG, death_signal)
+        if os.getppid() != parent:  # it died before we asked
+            os._exit(1)
+
+    return prepare
+
+
+def spawn(
+    argv: Sequence[str | Path],
+    *,
+    death_signal: int = signal.SIGTERM,
+    user: ServerUser | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path = "/",
+    output: int | IO[bytes] = subprocess.DEVNULL,
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Starts a child in a session of its own, so that Ctrl-C reaches only us and we stop it in order."""
+    # preexec_fn runs after the change of user, which would clear the death signal.
+    return subprocess.Popen(
+        [str(part) for part in argv],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        cwd=cwd,
+        env=None if env is None else dict(env),
+        user=user.uid if user else None,
+        group=user.gid if user else None,
+        extra_groups=[] if user else None,
+        preexec_fn=die_with_parent(death_signal),
+        start_new_session=True,
+        pass_fds=pass_fds,
+    )
+
+
+def stop(process: subprocess.Popen[bytes], stop_signal: int, *, patience_s: float) -> None:
+    """Signals, waits, and kills the whole group only if it does not end by itself."""
+    if process.poll() is None:
+        process.send_signal(stop_signal)
+        try:
+            process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            kill_group(process)
+    process.wait()
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)  # spawn() made it the leader of its group
+    except ProcessLookupError:
+        pass
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(claim: Callable[[], bool], *, timeout_s: float, pause_s: float = 0.05) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not claim():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause_s)
+    return True
+
+
+def command_line(pid: int) -> str:
+    """The command of a process, empty if there is none."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        pass
+    if sys.platform.startswith("linux"):
+        return ""
+    answer = subprocess.run(
+        ["ps", "-p", str(pid), "-o", "command="],  # noqa: S607  macOS keeps it in /bin, others elsewhere
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return answer.stdout.strip()

@@ -1,0 +1,258 @@
+"""Settings for one machine; production.py tightens them. Works in a checkout and in a wheel."""
+
+from pathlib import Path
+from typing import Any
+
+from gpuyard.local.state import running_environment, secret_key
+from gpuyard.settings import env
+
+PACKAGE_DIR = Path(__file__).resolve().parents[1]
+REPO_DIR = PACKAGE_DIR.parents[1]  # unused when installed from a wheel
+
+# Where nothing is configured and no local instance runs, commands that need no database still work:
+# port 1 refuses at once, so one that does need it says so instead of hanging.
+_NOWHERE = "postgresql://nobody@127.0.0.1:1/gpuyard"
+_local = running_environment()
+
+
+def _setting(name: str, default: str) -> str:
+    return env.text(name, _local.get(name) or default)
+
+
+# --- What runs ---------------------------------------------------------------------------------------
+DEBUG = env.flag("GPUYARD_DEBUG", False)
+SECRET_KEY = secret_key()
+ALLOWED_HOSTS = env.words("GPUYARD_ALLOWED_HOSTS", "*")
+CSRF_TRUSTED_ORIGINS = env.words("GPUYARD_TRUSTED_ORIGINS")
+ROOT_URLCONF = "gpuyard.urls"
+WSGI_APPLICATION = "gpuyard.wsgi.application"
+
+INSTALLED_APPS = [
+    "gpuyard.core",
+    "gpuyard.audit",
+    "gpuyard.fleet",
+    "tenants",
+    "scheduling",
+    "billing",
+    "gpuyard.local",
+    "gpuyard.api",
+    "gpuyard.web",
+    "gpuyard.demo",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "django.contrib.postgres",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "django_filters",
+    "django_htmx",
+    "template_partials",
+    "django_celery_beat",
+    "csp",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [d for d in (PACKAGE_DIR / "templates", REPO_DIR / "templates") if d.is_dir()],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+# --- Databases ---------------------------------------------------------------------------------------
+# `default` is the app role, which owns nothing; `owner` migrates. See gpuyard.local for the embedded ones.
+_app_url = _setting("DATABASE_URL", _NOWHERE)
+DATABASES: dict[str, dict[str, Any]] = {
+    "default": env.database("DATABASE_URL", _app_url),
+    "owner": env.database("MIGRATE_DATABASE_URL", _setting("MIGRATE_DATABASE_URL", _app_url)),
+}
+for _database in DATABASES.values():
+    _database["ATOMIC_REQUESTS"] = False
+    _database["CONN_MAX_AGE"] = 0
+    _database["OPTIONS"].setdefault("connect_timeout", 5)
+    _database["OPTIONS"].setdefault("application_name", "gpuyard")
+# Only the threaded web server pools: a new connection per request costs it most of its speed.
+# OPTIONS is added to, never replaced: a socket's host lives in there.
+if _pool_size := env.integer("GPUYARD_DB_POOL", 0):
+    DATABASES["default"]["OPTIONS"].setdefault("pool", {"min_size": 1, "max_size": _pool_size, "timeout": 10})
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+APP_DB_ROLE: str = DATABASES["default"]["USER"]
+OWNER_DB_ROLE: str = DATABASES["owner"]["USER"]
+
+# --- Redis: broker 0, cache 1, results 2 ---------------------------------------------------------------
+REDIS_URL = env.redis("REDIS_URL", _setting("REDIS_URL", "redis://127.0.0.1:1"))
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": f"{REDIS_URL}/1",
+        "OPTIONS": {"socket_connect_timeout": 1, "socket_timeout": 1},
+    }
+}
+
+# --- People --------------------------------------------------------------------------------------------
+AUTH_USER_MODEL = "core.User"
+LOGIN_URL = "/sign-in"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "/sign-in"
+PASSWORD_HASHERS = [
+    "django.contrib.auth.hashers.Argon2PasswordHasher",
+    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
+# Browsers share cookies between the ports of a host: two checkouts side by side must not sign each other out.
+_cookie_suffix = env.text("GPUYARD_COOKIE_SUFFIX", "")
+SESSION_COOKIE_NAME = f"gpuyard_session{_cookie_suffix}"
+CSRF_COOKIE_NAME = f"gpuyard_csrf{_cookie_suffix}"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_SAMESITE = "Lax"
+
+# --- What a browser may load ---------------------------------------------------------------------------
+X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": ["'none'"],
+        "script-src": ["'self'"],
+        "style-src": ["'self'"],
+        "font-src": ["'self'"],
+        "img-src": ["'self'", "data:"],
+        "connect-src": ["'self'"],
+        "form-action": ["'self'"],
+        "base-uri": ["'none'"],
+        "frame-ancestors": ["'none'"],
+    }
+}
+
+# --- Words, time, files --------------------------------------------------------------------------------
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English")]
+USE_I18N = True
+USE_TZ = True
+TIME_ZONE = "UTC"
+STATIC_URL = "/static/"
+STATIC_ROOT = env.text("GPUYARD_STATIC_ROOT", str(REPO_DIR / "staticfiles"))
+STATICFILES_DIRS = [d for d in (PACKAGE_DIR / "static", REPO_DIR / "static") if d.is_dir()]
+# On one machine files are served from where they lie; production.py collects, hashes and compresses them.
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = DEBUG
+DATA_UPLOAD_MAX_MEMORY_SIZE = 8 * 1024 * 1024  # an agent's sync carries log text
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 2000
+
+# --- REST ------------------------------------------------------------------------------------------------
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "gpuyard.api.authentication.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_PAGINATION_CLASS": "gpuyard.core.pagination.CursorPages",
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "gpuyard.core.problems.exception_handler",
+    "PAGE_SIZE": 50,
+    "COERCE_DECIMAL_TO_STRING": True,
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "GPU Yard",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "COMPONENT_SPLIT_REQUEST": True,
+}
+
+# --- Tasks -------------------------------------------------------------------------------------------------
+CELERY_BROKER_URL = f"{REDIS_URL}/0"
+CELERY_RESULT_BACKEND = f"{REDIS_URL}/2"
+CELERY_TASK_DEFAULT_QUEUE = "default"
+# The pass has a queue of its own, so that no other work delays it.
+CELERY_TASK_ROUTES = {
+    "scheduling.tasks.pass_run": {"queue": "pass"},
+    "billing.tasks.books_verify": {"queue": "long"},
+}
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True  # every task is safe to run twice; a killed worker's task comes back
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+# Publishing is bounded to about a second and never repeated: rows are in the database, the next pass finds them.
+CELERY_TASK_PUBLISH_RETRY = False
+CELERY_BROKER_CONNECTION_TIMEOUT = 1
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 6 * 3600,  # longer than the longest task, or it would be handed out twice
+    "socket_connect_timeout": 1,
+    "socket_timeout": 1,
+    "max_retries": 0,
+}
+CELERY_REDIS_SOCKET_CONNECT_TIMEOUT = 1
+CELERY_REDIS_SOCKET_TIMEOUT = 1
+CELERY_TIMEZONE = "UTC"
+CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
+CELERY_BEAT_MAX_LOOP_INTERVAL = 1
+
+
+def _every(task: str, seconds: int) -> dict[str, Any]:
+    # `expires`: turns missed while no worker ran are dropped, they do not pile up.
+    return {"task": task, "schedule": seconds, "options": {"expires": max(seconds, 2)}}
+
+
+CELERY_BEAT_SCHEDULE = {
+    "pass": _every("scheduling.tasks.pass_run", 2),
+    "nodes-check": _every("scheduling.tasks.nodes_check", 10),
+    "audit-seal": _every("audit.tasks.audit_seal", 5),
+    "meter": _every("billing.tasks.meter", 30),
+}
+
+# --- Logging -----------------------------------------------------------------------------------------------
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": env.text("GPUYARD_LOG_LEVEL", "INFO")},
+    "loggers": {
+        "django.server": {"level": "WARNING"},
+        "celery.beat": {"level": "WARNING"},
+        "celery.app.trace": {"level": "WARNING"},
+        "celery.worker.strategy": {"level": "WARNING"},
+    },
+}

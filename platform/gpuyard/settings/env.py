@@ -1,0 +1,77 @@
+"""Typed readings of the environment. A bad or missing value stops the start with the variable's name."""
+
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+import environ
+from django.core.exceptions import ImproperlyConfigured
+
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"0", "false", "no", "off", ""}
+
+
+def text(name: str, default: str | None = None) -> str:
+    value = os.environ.get(name, "")
+    if value:
+        return value
+    if default is None:
+        raise ImproperlyConfigured(f"{name} is not set. Set it in the environment and start again.")
+    return default
+
+
+def integer(name: str, default: int, *, at_least: int = 0) -> int:
+    value = os.environ.get(name, "")
+    if not value:
+        return default
+    try:
+        number = int(value)
+    except ValueError:
+        raise ImproperlyConfigured(f"{name} must be a whole number, not {value!r}.") from None
+    if number < at_least:
+        raise ImproperlyConfigured(f"{name} must be at least {at_least}, not {number}.")
+    return number
+
+
+def flag(name: str, default: bool) -> bool:
+    value = os.environ.get(name)
+    if value is None:
+        return default
+    if value.lower() in _TRUE:
+        return True
+    if value.lower() in _FALSE:
+        return False
+    raise ImproperlyConfigured(f"{name} must be 1 or 0, not {value!r}.")
+
+
+def words(name: str, default: str = "") -> list[str]:
+    """A comma-separated list."""
+    return [word.strip() for word in os.environ.get(name, default).split(",") if word.strip()]
+
+
+def database(name: str, url: str) -> dict[str, Any]:
+    """Django's DATABASES entry for a PostgreSQL URL read from the variable `name`."""
+    scheme = urlsplit(url).scheme
+    if scheme not in {"postgres", "postgresql"}:
+        raise ImproperlyConfigured(
+            f"{name} must start with postgresql://, not {scheme or 'nothing'}://. GPU Yard runs on PostgreSQL only."
+        )
+    config: dict[str, Any] = environ.Env.db_url_config(url)
+    if not config.get("NAME"):
+        raise ImproperlyConfigured(
+            f"{name} names no database: write postgresql://user:password@host:port/name."
+        )
+    config.setdefault("OPTIONS", {})
+    return config
+
+
+def redis(name: str, url: str) -> str:
+    """The server part of a Redis URL; the database numbers are ours (broker 0, cache 1, results 2)."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"redis", "rediss"} or not parts.hostname:
+        raise ImproperlyConfigured(
+            f"{name} must look like redis://:password@host:port, not {parts.scheme}://…."
+        )
+    if parts.path.strip("/") not in {"", "0"}:
+        raise ImproperlyConfigured(f"{name} must name no database number: GPU Yard uses 0, 1 and 2.")
+    return url.split("?", 1)[0].rstrip("/").removesuffix("/0")

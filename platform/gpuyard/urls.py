@@ -1,0 +1,12 @@
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, URLResolver, path
+
+
+def healthz(request: HttpRequest) -> HttpResponse:
+    """The web server answers; says nothing about the database."""
+    return HttpResponse("ok\n", content_type="text/plain")
+
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("healthz", healthz, name="healthz"),
+]
