@@ -1,5 +1,9 @@
-"""Every management command finds a database: the configured one, the running local one, or one of its own."""
+"""Every management command finds a database: the configured one, the running local one, or one of its own.
 
+Runs before Django is configured, so that settings read the right URLs.
+"""
+
+import argparse
 import os
 import signal
 import sys
@@ -10,38 +14,66 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from gpuyard.local import services
+from gpuyard.local import services, supervisor
 from gpuyard.local import state as state_module
 from gpuyard.local.state import LocalServicesError
 
-# These need no database, or start everything themselves.
+# These need no database …
 WITHOUT = frozenset(
-    "help version check diffsettings findstatic collectstatic makemessages compilemessages makemigrations "
-    "startapp startproject spectacular up demo state".split()
+    {"check", "collectstatic", "compilemessages", "diffsettings", "findstatic", "help", "makemessages"}
+    | {"makemigrations", "spectacular", "startapp", "startproject", "version"}
 )
+# … and these run the whole platform until they end.
+PLATFORM = frozenset({"up", "demo"})
 _WAIT_S = 60.0
 
 
 @contextmanager
 def services_for_command(argv: Sequence[str]) -> Iterator[None]:
     """Sets DATABASE_URL, MIGRATE_DATABASE_URL and REDIS_URL around a management command."""
-    if not _needs_services(argv):
-        # makemigrations would look for unapplied migrations; without a database there is nothing to compare.
-        warnings.filterwarnings("ignore", message="Got an error checking a consistent migration history")
-        yield
-        return
+    signal.signal(signal.SIGTERM, _exit_on_signal)
+    signal.signal(signal.SIGHUP, _exit_on_signal)
+    command = argv[1] if len(argv) > 1 else "help"
+    asks_for_help = any(word in {"-h", "--help", "--version"} for word in argv[1:])
     try:
-        with local_services(f"manage.py {argv[1]}"):
+        if command in WITHOUT or command.startswith("-") or asks_for_help:
+            # makemigrations would look for unapplied migrations; without a database there are none to find.
+            warnings.filterwarnings("ignore", message="Got an error checking a consistent migration history")
             yield
+        elif command in PLATFORM:
+            with platform_services(argv):
+                yield
+        elif os.environ.get("DATABASE_URL"):
+            yield
+        else:
+            with local_services(f"manage.py {command}"):
+                yield
     except LocalServicesError as problem:
         sys.stderr.write(f"{problem}\n")
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
-def _needs_services(argv: Sequence[str]) -> bool:
-    if os.environ.get("DATABASE_URL") or len(argv) < 2 or argv[1] in WITHOUT or argv[1].startswith("-"):
-        return False
-    return not any(word in {"-h", "--help", "--version"} for word in argv[2:])
+def add_platform_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `up` and `demo` have in common; read here before Django exists, and by the commands for --help."""
+    parser.add_argument("--host", default="127.0.0.1", help="address to serve on (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8000, help="port to serve on (8000)")
+    parser.add_argument("--reset", action="store_true", help="forget all earlier data first")
+
+
+@contextmanager
+def platform_services(argv: Sequence[str]) -> Iterator[None]:
+    """Takes the port and starts the servers; the command starts the rest through `supervisor.current()`."""
+    parser = argparse.ArgumentParser(prog=f"manage.py {argv[1]}", add_help=False)
+    add_platform_arguments(parser)
+    options, _rest = parser.parse_known_args(list(argv[2:]))
+    folder = state_module.state_dir()
+    with supervisor.opened(
+        folder, purpose=argv[1], host=options.host, port=options.port, reset=options.reset
+    ) as opened:
+        os.environ.update(opened.environment)
+        yield
 
 
 @contextmanager
@@ -55,13 +87,11 @@ def local_services(purpose: str) -> Iterator[None]:
             with state_module.environment(record):
                 yield
             return
-    previous = signal.signal(signal.SIGTERM, _exit_on_signal)
     try:
         with state_module.environment(own.environment):
             yield
     finally:
         own.stop(wait_for_users_s=_WAIT_S)
-        signal.signal(signal.SIGTERM, previous)
 
 
 def _running_or_started(own: services.LocalServices, folder: Path) -> dict[str, str] | None:
@@ -73,9 +103,7 @@ def _running_or_started(own: services.LocalServices, folder: Path) -> dict[str, 
         if own.try_start():
             return None
         if time.monotonic() > deadline:
-            raise LocalServicesError(
-                f"Another command is starting or stopping the servers in {folder}. Try again."
-            )
+            raise LocalServicesError(f"Another command holds the servers in {folder}. Try again later.")
         time.sleep(0.1)
 
 

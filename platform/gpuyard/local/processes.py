@@ -1,5 +1,6 @@
 """Child processes that never outlive us, and free ports."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -18,18 +19,18 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform.startswith("linux") else None
 
 
-def die_with_parent(death_signal: int) -> Callable[[], None]:
+def die_with_parent(death_signal: int, parent: int | None = None) -> Callable[[], None]:
     """For `preexec_fn`: the kernel sends the signal when the *thread* that started the child ends.
 
     So children are started from threads that live as long as the children should. Linux only; elsewhere an
     orphan is found and stopped at the next start.
     """
-    parent = os.getpid()
+    expected = parent or os.getpid()
 
     def prepare() -> None:
         if _libc is not None:
             _libc.prctl(_PR_SET_PDEATHSIG, death_signal)
-        if os.getppid() != parent:  # it died before we asked
+        if os.getppid() != expected:  # it died before we asked
             os._exit(1)
 
     return prepare
@@ -75,10 +76,8 @@ def stop(process: subprocess.Popen[bytes], stop_signal: int, *, patience_s: floa
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # spawn() made it the leader of its group
-    except ProcessLookupError:
-        pass
 
 
 def free_port() -> int:

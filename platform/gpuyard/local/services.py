@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,6 +49,18 @@ class LocalServices:
             return False
         self.start()
         return True
+
+    def reset(self, *, wait_s: float = 60.0) -> None:
+        """Forgets everything but the copied programs."""
+        state_module.prepare(self.state)
+        self._take_lock(wait_s, None)
+        for path in self.state.iterdir():
+            if path.name in {"lock", "users", "bin"}:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def stop(self, *, wait_for_users_s: float = 0.0) -> None:
         if wait_for_users_s:
