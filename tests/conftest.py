@@ -1,7 +1,7 @@
 """The test database, and the few fixtures that every app's tests share.
 
-Tests connect as the app role, as production does. A test that commits gets a database of its own, which is dropped
-afterwards: the usual clean-up, TRUNCATE, is refused to the app role. So does one that uses the owner role.
+Tests connect as the app role, as production does. A test that commits gets a database of its own, which is
+dropped afterwards: the usual clean-up, TRUNCATE, is refused to the app role. So does one that uses the owner.
 """
 
 import os
@@ -57,7 +57,7 @@ def _django_db_helper(_own_database: None, _django_db_helper: None) -> None:
 
 @pytest.fixture
 def other_connection(_own_database: None) -> Iterator[Callable[..., Connection]]:
-    """`other_connection()` is one more real connection, autocommit; `other_connection("owner")` as the owner."""
+    """`other_connection()` is one more real connection; `other_connection("owner")` is one as the owner."""
     with ExitStack() as stack:
 
         def connect(role: str = "default", *, autocommit: bool = True) -> Connection:

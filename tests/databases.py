@@ -1,4 +1,4 @@
-"""Test databases: the owner migrates one template, every other database is a copy of it (about 0.05 s each)."""
+"""Test databases: the owner migrates one template, the others are copies of it (about 0.05 s each)."""
 
 import itertools
 import os

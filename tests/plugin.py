@@ -1,6 +1,6 @@
-"""Loaded by pytest before anything else (`-p tests.plugin`): gives the tests a PostgreSQL and a Valkey of their own.
+"""Loaded by pytest before anything else (`-p tests.plugin`): a PostgreSQL and a Valkey for the tests alone.
 
-With DATABASE_URL, MIGRATE_DATABASE_URL and REDIS_URL set, those servers are used; the owner role needs CREATEDB.
+With DATABASE_URL, MIGRATE_DATABASE_URL and REDIS_URL set, those are used; the owner role needs CREATEDB.
 pytest-xdist's workers inherit our environment: they share PostgreSQL (a database each) but get a Valkey each,
 so that no worker takes the tasks of another.
 """

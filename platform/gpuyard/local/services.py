@@ -112,8 +112,8 @@ class LocalServices:
             holder = (state_module.running(self.state) or {}).get("purpose", "another command")
             if time.monotonic() > deadline or holder in {"up", "demo"}:
                 raise LocalServicesError(
-                    f"GPU Yard already runs with the state folder {self.state} ({holder}). Stop it first, or set "
-                    "GPUYARD_STATE to another folder to run a second one."
+                    f"GPU Yard already runs with the state folder {self.state} ({holder}). Stop it first, "
+                    "or set GPUYARD_STATE to another folder to run a second one."
                 )
             if on_wait and not told:
                 on_wait(f"Waiting for {holder}, which uses {self.state} …")
@@ -127,7 +127,7 @@ def _users_file(state: Path) -> IO[str]:
 
 @contextmanager
 def using(state: Path) -> Iterator[None]:
-    """Marks us as a user of somebody else's servers: a command that started them waits for us before it stops."""
+    """Marks us as a user of the servers: a command that started them waits for us before it stops."""
     with _users_file(state) as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         yield

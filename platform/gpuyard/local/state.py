@@ -49,14 +49,12 @@ def state_dir() -> Path:
         path = Path(chosen).absolute()
         if not reachable(path, server_user()):
             raise LocalServicesError(
-                f"GPUYARD_STATE={path} lies below a folder that the user nobody may not enter, and PostgreSQL "
-                "does not run as root. Choose a folder that everybody may enter, for example below /var/lib."
+                f"GPUYARD_STATE={path} lies below a folder that the user nobody may not enter, and "
+                "PostgreSQL does not run as root. Choose one that everybody may enter, such as /var/lib/gpuyard."
             )
         return path
-    if (CHECKOUT / "manage.py").is_file():
-        inside = CHECKOUT / ".state"
-    else:
-        inside = Path.home() / ".local" / "state" / "gpuyard"
+    in_checkout = (CHECKOUT / "manage.py").is_file()
+    inside = CHECKOUT / ".state" if in_checkout else Path.home() / ".local" / "state" / "gpuyard"
     if reachable(inside, server_user()) and os.access(_nearest(inside), os.W_OK):
         return inside
     name = hashlib.sha256(str(inside).encode()).hexdigest()[:12]
@@ -92,7 +90,7 @@ def prepare(path: Path) -> Path:
     info = path.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
         raise LocalServicesError(
-            f"The state folder {path} is not a folder of ours. Remove it, or set GPUYARD_STATE to another one."
+            f"The state folder {path} is not ours. Remove it, or set GPUYARD_STATE to another folder."
         )
     path.chmod(0o711 if server_user() else 0o700)
     return path

@@ -1,7 +1,8 @@
 """Runs the whole platform on one machine: servers, migrations, web, workers, beat, and what a caller adds.
 
-Order and readiness on the way up, reverse order on the way down, and nothing left behind even after kill -9 of
-this process: every child has a death signal, and agents' work holds the read end of a pipe whose write end is ours.
+Order and readiness on the way up, reverse order on the way down, and nothing left behind even after kill -9
+of this process: every child has a death signal, and agents' work holds the read end of a pipe whose write end
+is ours alone.
 """
 
 import contextlib
@@ -56,7 +57,7 @@ def opened(
 
 
 class Supervisor:
-    """Call `open`, `start` and `add` from threads that live as long as the platform should (see processes.py)."""
+    """Call `open`, `start` and `add` from threads that live as long as the platform (see processes.py)."""
 
     def __init__(self, folder: Path, *, purpose: str, host: str, port: int) -> None:
         self.folder = folder
@@ -292,8 +293,8 @@ def listen(host: str, port: int) -> socket.socket:
             listener.close()
             if time.monotonic() > deadline:
                 raise LocalServicesError(
-                    f"Cannot serve on {host}:{port} ({problem.strerror}). Stop what uses the port, or choose another: "
-                    "make demo PORT=8001, or manage.py up --port 8001."
+                    f"Cannot serve on {host}:{port} ({problem.strerror}). Stop what uses the port, or choose "
+                    "another one: make demo PORT=8001, or manage.py up --port 8001."
                 ) from None
             time.sleep(0.2)
 

@@ -63,7 +63,7 @@ class ValkeyServer:
             self.process = None
 
     def _configuration(self) -> Path:
-        """A file, not arguments: everybody can read the arguments of a process, and the password is in here."""
+        """A file, not arguments: everybody can read those, and the password is in here."""
         self._home.mkdir(exist_ok=True)
         path = self._home / "valkey.conf"
         path.unlink(missing_ok=True)

@@ -214,7 +214,7 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None
-# Publishing is bounded to about a second and never repeated: rows are in the database, the next pass finds them.
+# Publishing is bounded to about a second and never repeated: the next pass finds the rows.
 CELERY_TASK_PUBLISH_RETRY = False
 CELERY_BROKER_CONNECTION_TIMEOUT = 1
 CELERY_BROKER_TRANSPORT_OPTIONS = {
@@ -238,7 +238,7 @@ def _every(task: str, seconds: int) -> dict[str, Any]:
 CELERY_BEAT_SCHEDULE = {
     "pass": _every("scheduling.tasks.pass_run", 2),
     "nodes-check": _every("scheduling.tasks.nodes_check", 10),
-    "audit-seal": _every("audit.tasks.audit_seal", 5),
+    "audit-seal": _every("gpuyard.audit.tasks.audit_seal", 5),
     "meter": _every("billing.tasks.meter", 30),
 }
 

@@ -54,7 +54,8 @@ def database(name: str, url: str) -> dict[str, Any]:
     scheme = urlsplit(url).scheme
     if scheme not in {"postgres", "postgresql"}:
         raise ImproperlyConfigured(
-            f"{name} must start with postgresql://, not {scheme or 'nothing'}://. GPU Yard runs on PostgreSQL only."
+            f"{name} must start with postgresql://, not {scheme or 'nothing'}://: "
+            "GPU Yard runs on PostgreSQL only."
         )
     config: dict[str, Any] = environ.Env.db_url_config(url)
     if not config.get("NAME"):

@@ -4,7 +4,7 @@ import os
 
 os.environ.setdefault("GPUYARD_SECRET_KEY", "tests-only-not-a-secret-0123456789abcdef")
 
-from gpuyard.settings.base import *  # noqa: E402, F403
+from gpuyard.settings.base import *  # noqa: F403
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # argon2 is slow on purpose
 STORAGES = {
