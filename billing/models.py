@@ -30,7 +30,9 @@ class CostRate(models.Model):
             ExclusionConstraint(
                 name="billing_costrate_once",
                 expressions=[("tier", RangeOperators.EQUAL), ("span", RangeOperators.OVERLAPS)],
-                violation_error_message=_("Another cost rate of this tier applies in that time. End it first."),
+                violation_error_message=_(
+                    "Another cost rate of this tier applies in that time. End it first."
+                ),
             ),
             models.CheckConstraint(condition=Q(rate__gte=0), name="billing_costrate_rate"),
         ]
@@ -71,7 +73,9 @@ class PriceRate(models.Model):
                     ("service_class", RangeOperators.EQUAL),
                     ("span", RangeOperators.OVERLAPS),
                 ],
-                violation_error_message=_("Another price of this team, tier, kind and class applies then. End it first."),
+                violation_error_message=_(
+                    "Another price of this team, tier, kind and class applies then. End it first."
+                ),
             ),
             models.CheckConstraint(condition=Q(rate__gte=0), name="billing_pricerate_rate"),
         ]
@@ -99,7 +103,9 @@ ALLOCATED = (Bucket.ACTIVE, Bucket.IDLE_HELD, Bucket.UNKNOWN, Bucket.TRANSITION)
 class MeterMark(models.Model):
     """Up to when a GPU has been metered. Moved by a conditional update together with its lines."""
 
-    gpu = models.OneToOneField("fleet.Gpu", on_delete=models.PROTECT, primary_key=True, related_name="meter_mark")
+    gpu = models.OneToOneField(
+        "fleet.Gpu", on_delete=models.PROTECT, primary_key=True, related_name="meter_mark"
+    )
     metered_until = models.DateTimeField()
 
     def __str__(self) -> str:
@@ -162,8 +168,12 @@ class UsageLine(models.Model):
     allocation = models.ForeignKey(
         "scheduling.Allocation", on_delete=models.PROTECT, null=True, blank=True, related_name="usage_lines"
     )
-    company = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, null=True, blank=True, related_name="+")
-    team = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    company = models.ForeignKey(
+        "tenants.Team", on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    team = models.ForeignKey(
+        "tenants.Team", on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
     workload = models.ForeignKey(
         "scheduling.Workload", on_delete=models.PROTECT, null=True, blank=True, related_name="usage_lines"
     )
@@ -199,7 +209,11 @@ class UsageLine(models.Model):
                     workload__isnull=False,
                     charge__isnull=False,
                 )
-                | Q(bucket__in=["reserved", "unallocated", "maintenance", "down"], charge__isnull=True, price_rate=0),
+                | Q(
+                    bucket__in=["reserved", "unallocated", "maintenance", "down"],
+                    charge__isnull=True,
+                    price_rate=0,
+                ),
                 name="billing_usageline_owner",
             ),
         ]
@@ -224,7 +238,8 @@ class Lien(models.Model):
     class Meta:
         constraints = [
             models.CheckConstraint(
-                condition=Q(amount__gte=0, consumed__gte=0, consumed__lte=F("amount")), name="billing_lien_amount"
+                condition=Q(amount__gte=0, consumed__gte=0, consumed__lte=F("amount")),
+                name="billing_lien_amount",
             )
         ]
 

@@ -64,7 +64,9 @@ class Workload(models.Model):
                 name="scheduling_workload_submitted_once",
             ),
             models.CheckConstraint(condition=Q(kind__in=Kind.values), name="scheduling_workload_kind"),
-            models.CheckConstraint(condition=Q(state__in=WorkloadState.values), name="scheduling_workload_state"),
+            models.CheckConstraint(
+                condition=Q(state__in=WorkloadState.values), name="scheduling_workload_state"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -114,7 +116,8 @@ class Attempt(models.Model):
                 fields=["workload"], condition=~Q(state="ended"), name="scheduling_attempt_one_live"
             ),
             models.CheckConstraint(
-                condition=Q(state="ended", ended_at__isnull=False) | ~Q(state="ended") & Q(ended_at__isnull=True),
+                condition=Q(state="ended", ended_at__isnull=False)
+                | ~Q(state="ended") & Q(ended_at__isnull=True),
                 name="scheduling_attempt_ended",
             ),
         ]
@@ -134,7 +137,7 @@ class Replica(models.Model):
     cpu_m = models.PositiveIntegerField()
     memory_mib = models.PositiveBigIntegerField()
     state = models.CharField(max_length=16, choices=ReplicaState.choices)
-    # From the sequence scheduling_fencing_token: an agent and the server refuse whatever carries an older one.
+    # From the sequence scheduling_fencing_token: agent and server refuse whatever carries an older one.
     fencing_token = models.BigIntegerField(unique=True)
     restarts = models.PositiveIntegerField(default=0)
     healthy = models.BooleanField(null=True, blank=True)
@@ -155,7 +158,8 @@ class Replica(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["attempt", "index"], name="scheduling_replica_index"),
             models.CheckConstraint(
-                condition=Q(state="exited", ended_at__isnull=False) | ~Q(state="exited") & Q(ended_at__isnull=True),
+                condition=Q(state="exited", ended_at__isnull=False)
+                | ~Q(state="exited") & Q(ended_at__isnull=True),
                 name="scheduling_replica_ended",
             ),
         ]
@@ -186,7 +190,11 @@ class PortLease(models.Model):
 
 
 _HOLDERS = Q(state__in=["held", "stopping", "unconfirmed", "ended"])
-_SLOTS = [("gpu", RangeOperators.EQUAL), ("slots", RangeOperators.OVERLAPS), ("span", RangeOperators.OVERLAPS)]
+_SLOTS = [
+    ("gpu", RangeOperators.EQUAL),
+    ("slots", RangeOperators.OVERLAPS),
+    ("span", RangeOperators.OVERLAPS),
+]
 
 
 class Allocation(models.Model):
@@ -240,8 +248,12 @@ class Allocation(models.Model):
                 ],
                 condition=_HOLDERS,
             ),
-            models.CheckConstraint(condition=Q(units__gt=0, units__lte=7000), name="scheduling_allocation_units"),
-            models.CheckConstraint(condition=Q(is_instance__in=[0, 1]), name="scheduling_allocation_instance"),
+            models.CheckConstraint(
+                condition=Q(units__gt=0, units__lte=7000), name="scheduling_allocation_units"
+            ),
+            models.CheckConstraint(
+                condition=Q(is_instance__in=[0, 1]), name="scheduling_allocation_instance"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -249,9 +261,11 @@ class Allocation(models.Model):
 
 
 class Verdict(models.Model):
-    """Why a waiting workload waits: all its blockers, the smallest change that frees it, and when it may start."""
+    """Why a waiting workload waits: all blockers, the smallest change that frees it, and when it may start."""
 
-    workload = models.OneToOneField(Workload, on_delete=models.CASCADE, primary_key=True, related_name="verdict")
+    workload = models.OneToOneField(
+        Workload, on_delete=models.CASCADE, primary_key=True, related_name="verdict"
+    )
     pass_number = models.BigIntegerField()
     position = models.PositiveIntegerField(default=0)
     blockers = models.JSONField()
@@ -269,6 +283,7 @@ class SchedulerState(models.Model):
 
     id = models.SmallIntegerField(primary_key=True, default=1)
     pass_number = models.BigIntegerField(default=0, db_column="pass")
+    passed_at = models.DateTimeField(null=True)
 
     class Meta:
         db_table = "scheduler_state"
@@ -290,6 +305,8 @@ class PassRecord(models.Model):
     started = models.PositiveIntegerField()
     # public ids of workloads whose start did not survive the commit's rechecks, with the reason
     refused = models.JSONField(default=list)
+    # what the pass knew, so that it can be replayed (zlib over `engine.snapshot.to_json`); kept for a while
+    snapshot = models.BinaryField(null=True)
 
     class Meta:
         ordering = ["-number"]
@@ -313,7 +330,9 @@ class LogChunk(models.Model):
         ordering = ["offset"]
         constraints = [
             models.UniqueConstraint(fields=["replica", "stream", "offset"], name="scheduling_logchunk_once"),
-            models.CheckConstraint(condition=Q(stream__in=["stdout", "stderr"]), name="scheduling_logchunk_stream"),
+            models.CheckConstraint(
+                condition=Q(stream__in=["stdout", "stderr"]), name="scheduling_logchunk_stream"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -21,7 +21,9 @@ class Team(models.Model):
     id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
     public_id = models.CharField(max_length=16, unique=True, default=ids.team_public_id, editable=False)
     company = models.ForeignKey("self", on_delete=models.PROTECT, related_name="+")
-    parent = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="children")
+    parent = models.ForeignKey(
+        "self", on_delete=models.PROTECT, null=True, blank=True, related_name="children"
+    )
     path = ArrayField(models.UUIDField())
     name = models.CharField(max_length=80)
     currency = models.CharField(max_length=3, blank=True, default="")
@@ -69,7 +71,9 @@ class Membership(models.Model):
     created_at = models.DateTimeField(db_default=YardNow(), editable=False)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["user", "team", "role"], name="tenants_membership_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["user", "team", "role"], name="tenants_membership_once")
+        ]
 
     def __str__(self) -> str:
         return f"{self.user} is {self.role} of {self.team}"
@@ -111,7 +115,9 @@ class Quota(models.Model):
             models.CheckConstraint(
                 condition=Q(limit__isnull=True) | Q(limit__gte=F("guaranteed")),
                 name="tenants_quota_limit",
-                violation_error_message=_("The limit is below the guarantee. Raise it or lower the guarantee."),
+                violation_error_message=_(
+                    "The limit is below the guarantee. Raise it or lower the guarantee."
+                ),
             ),
             models.CheckConstraint(
                 condition=Q(tier__isnull=False) | Q(guaranteed=0, lend_limit__isnull=True),
@@ -220,7 +226,8 @@ class Case(models.Model):
                 fields=["subject_type", "subject_id"], condition=Q(state="open"), name="tenants_case_one_open"
             ),
             models.CheckConstraint(
-                condition=Q(state="open", decided_at__isnull=True) | ~Q(state="open") & Q(decided_at__isnull=False),
+                condition=Q(state="open", decided_at__isnull=True)
+                | ~Q(state="open") & Q(decided_at__isnull=False),
                 name="tenants_case_decided",
             ),
         ]
@@ -259,7 +266,9 @@ class CaseStep(models.Model):
     role = models.CharField(max_length=16)
     requester = models.ForeignKey("core.User", on_delete=models.PROTECT, related_name="+")
     state = models.CharField(max_length=16, choices=StepState.choices, default=StepState.PENDING)
-    decided_by = models.ForeignKey("core.User", on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    decided_by = models.ForeignKey(
+        "core.User", on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
     decided_at = models.DateTimeField(null=True, blank=True)
     reason = models.CharField(max_length=2000, blank=True, default="")
 

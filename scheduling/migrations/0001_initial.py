@@ -33,6 +33,7 @@ class Migration(migrations.Migration):
                 ('waiting', models.PositiveIntegerField()),
                 ('started', models.PositiveIntegerField()),
                 ('refused', models.JSONField(default=list)),
+                ('snapshot', models.BinaryField(null=True)),
             ],
             options={
                 'ordering': ['-number'],
@@ -119,6 +120,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.SmallIntegerField(default=1, primary_key=True, serialize=False)),
                 ('pass_number', models.BigIntegerField(db_column='pass', default=0)),
+                ('passed_at', models.DateTimeField(null=True)),
             ],
             options={
                 'db_table': 'scheduler_state',

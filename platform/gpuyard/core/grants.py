@@ -19,6 +19,7 @@ READ_ONLY = ("SELECT",)
 # table → privileges. A privilege may name columns: "UPDATE (sequence, prev, hash)".
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "audit_event": ("SELECT", "INSERT", "UPDATE (sequence, prev, hash)"),
+    "audit_verification": ("SELECT", "INSERT"),
     "core_clockoffset": READ_ONLY,
     "django_migrations": READ_ONLY,
     "scheduling_allocation": ("SELECT", "INSERT", "UPDATE"),

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from django.core.checks import Error, register
+from django.core.checks import Error
 from django.core.exceptions import ImproperlyConfigured
 
 _T = TypeVar("_T")
@@ -182,9 +182,8 @@ def hooks_require() -> None:
         raise ImproperlyConfigured(f"No provider is registered for: {', '.join(missing)}")
 
 
-@register()
 def hooks_check(app_configs: Any, **kwargs: Any) -> list[Error]:
-    """The system check: each missing provider is an error."""
+    """The system check that the core registers: each missing provider is an error."""
     return [
         Error(
             f"core.hooks: {name} has no provider.",

@@ -1,8 +1,8 @@
 """A POST sent twice acts once: the key and the act are one transaction.
 
 The first request inserts its key, acts, and stores the answer before it commits. A duplicate that runs beside
-it waits at the unique constraint, then finds the stored answer; if the first one fails, its key is gone with it
-and the duplicate acts. Nothing is left half-done by a kill, and a refusal is never stored.
+it waits at the unique constraint, then finds the stored answer; if the first one fails, its key is gone with
+it and the duplicate acts. Nothing is left half-done by a kill, and a refusal is never stored.
 
 Do not use it for an answer that carries a secret: the answer would lie in the table for a day.
 """

@@ -26,8 +26,8 @@ def units_for(
 ) -> int:
     """What an allocation counts for in quota and money: the only function that says so.
 
-    Whole GPU: 7000. Share: 7 per slot. MIG instance: 7000 times its compute slices by the card's slices (7; on
-    an A30: 4).
+    Whole GPU: 7000. Share: 7 per slot. MIG instance: 7000 times its compute slices by the card's
+    slices (7; on an A30: 4).
     """
     if not 0 < slots <= SLOTS_PER_GPU:
         raise ValueError(f"slots must be 1 to {SLOTS_PER_GPU}, not {slots}")

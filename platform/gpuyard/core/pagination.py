@@ -10,7 +10,7 @@ import base64
 import binascii
 import json
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.db.models import Model, QuerySet
@@ -20,9 +20,11 @@ from rest_framework.pagination import BasePagination
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
-from rest_framework.views import APIView
 
 from gpuyard.core.errors import Invalid
+
+if TYPE_CHECKING:  # the framework loads this module while it loads its views
+    from rest_framework.views import APIView
 
 
 class CursorPages(BasePagination):

@@ -61,7 +61,7 @@ class ProblemResponse(Response):
 
 
 def exception_handler(exc: Exception, context: Mapping[str, Any]) -> Response | None:
-    """DRF's `EXCEPTION_HANDLER`. Returns None for faults of ours: they become a 500 and a logged traceback."""
+    """DRF's `EXCEPTION_HANDLER`. Returns None for faults of ours: they become a 500 and a traceback."""
     error = _as_domain_error(exc)
     if error is None:
         return None

@@ -73,7 +73,9 @@ class FabricDomain(models.Model):
     """A zone, block, leaf or rack. The levels are data: `level` is a word the admin chose."""
 
     id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
-    parent = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="children")
+    parent = models.ForeignKey(
+        "self", on_delete=models.PROTECT, null=True, blank=True, related_name="children"
+    )
     level = models.CharField(max_length=32)
     name = models.CharField(max_length=64)
 
@@ -81,7 +83,8 @@ class FabricDomain(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["level", "name"], name="fleet_fabricdomain_name"),
             models.CheckConstraint(
-                condition=Q(parent__isnull=True) | ~Q(parent=F("id")), name="fleet_fabricdomain_not_own_parent"
+                condition=Q(parent__isnull=True) | ~Q(parent=F("id")),
+                name="fleet_fabricdomain_not_own_parent",
             ),
         ]
 
@@ -113,7 +116,9 @@ class Node(models.Model):
     public_id = models.CharField(max_length=16, unique=True, default=ids.node_public_id, editable=False)
     name = models.CharField(max_length=64, unique=True)
     pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="nodes")
-    domain = models.ForeignKey(FabricDomain, on_delete=models.PROTECT, null=True, blank=True, related_name="nodes")
+    domain = models.ForeignKey(
+        FabricDomain, on_delete=models.PROTECT, null=True, blank=True, related_name="nodes"
+    )
     state = models.CharField(max_length=16, choices=NodeState.choices, default=NodeState.JOINED)
     cordoned = models.BooleanField(default=False)
     draining = models.BooleanField(default=False)
@@ -158,7 +163,8 @@ class Node(models.Model):
             ),
             models.CheckConstraint(condition=Q(port_low__lte=F("port_high")), name="fleet_node_ports"),
             models.CheckConstraint(
-                condition=Q(state="retired", retired_at__isnull=False) | (~Q(state="retired") & Q(retired_at__isnull=True)),
+                condition=Q(state="retired", retired_at__isnull=False)
+                | (~Q(state="retired") & Q(retired_at__isnull=True)),
                 name="fleet_node_retired",
             ),
             models.UniqueConstraint(
@@ -226,7 +232,8 @@ class Gpu(models.Model):
             ),
             models.CheckConstraint(condition=Q(is_instance__in=[0, 1]), name="fleet_gpu_is_instance"),
             models.CheckConstraint(
-                condition=Q(compute_slices__gte=1, compute_slices__lte=F("card_slices")), name="fleet_gpu_slices"
+                condition=Q(compute_slices__gte=1, compute_slices__lte=F("card_slices")),
+                name="fleet_gpu_slices",
             ),
         ]
 
