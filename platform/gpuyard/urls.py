@@ -1,5 +1,5 @@
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, URLResolver, path
+from django.urls import URLPattern, URLResolver, include, path
 
 
 def healthz(request: HttpRequest) -> HttpResponse:
@@ -9,4 +9,5 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", healthz, name="healthz"),
+    path("api/v1/", include("gpuyard.api.urls")),
 ]

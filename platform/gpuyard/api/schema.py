@@ -1,0 +1,78 @@
+"""What drf-spectacular cannot read from the code: the token scheme, and the problems of every operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.openapi import AutoSchema
+
+from gpuyard.core.problems import CONTENT_TYPE
+
+_TEXT = {"type": "string"}
+_TEXT_OR_NULL = {"type": "string", "nullable": True}
+PROBLEM: dict[str, Any] = {
+    "type": "object",
+    "description": "RFC 9457 problem details. `code` is stable; `errors` names fields by dotted path.",
+    "required": ["type", "title", "status", "detail", "code", "errors", "instance"],
+    "properties": {
+        "type": {"type": "string", "format": "uri"},
+        "title": _TEXT,
+        "status": {"type": "integer"},
+        "detail": _TEXT,
+        "code": _TEXT,
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["field", "code", "message", "remedy"],
+                "properties": {
+                    "field": _TEXT_OR_NULL,
+                    "code": _TEXT,
+                    "message": _TEXT,
+                    "remedy": _TEXT_OR_NULL,
+                },
+            },
+        },
+        "instance": _TEXT,
+    },
+}
+_ALWAYS = {"400": "What was sent is not valid.", "401": "Not signed in.", "403": "Not allowed."}
+_WITH_ID = {"404": "There is no such thing, or you may not see it."}
+_ON_CHANGE = {
+    "409": "It does not fit what is there, or somebody else changed it meanwhile.",
+    "413": "The request is too large.",
+    "415": "Not a JSON document.",
+}
+
+
+class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its base is untyped
+    target_class = "gpuyard.api.authentication.TokenAuthentication"
+    name = "token"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, Any]:
+        return {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A personal token. Scopes: `read` for GET, `write` for all else.",
+        }
+
+
+def problems_add(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
+    """A postprocessing hook: adds the problem answers that the operations do not name themselves."""
+    result.setdefault("components", {}).setdefault("schemas", {})["Problem"] = PROBLEM
+    for path, operations in result["paths"].items():
+        for method, operation in operations.items():
+            problems = dict(_ALWAYS)
+            if "{" in path:
+                problems |= _WITH_ID
+            if method not in {"get", "head"}:
+                problems |= _WITH_ID | _ON_CHANGE
+            for status, description in problems.items():
+                operation["responses"].setdefault(status, _problem_response(description))
+    return result
+
+
+def _problem_response(description: str) -> dict[str, Any]:
+    reference = {"$ref": "#/components/schemas/Problem"}
+    return {"description": description, "content": {CONTENT_TYPE: {"schema": reference}}}
