@@ -161,7 +161,6 @@ USE_I18N = True
 USE_TZ = True
 TIME_ZONE = "UTC"
 STATIC_URL = "/static/"
-STATIC_ROOT = env.text("GPUYARD_STATIC_ROOT", str(REPO_DIR / "staticfiles"))
 STATICFILES_DIRS = [d for d in (PACKAGE_DIR / "static", REPO_DIR / "static") if d.is_dir()]
 # On one machine files are served from where they lie; production.py collects, hashes and compresses them.
 WHITENOISE_USE_FINDERS = True

@@ -2,6 +2,7 @@
 
 from gpuyard.settings import env
 from gpuyard.settings.base import *  # noqa: F403
+from gpuyard.settings.base import REPO_DIR
 
 SECRET_KEY = env.text("GPUYARD_SECRET_KEY")
 DATABASE_URL = env.text("DATABASE_URL")
@@ -10,6 +11,7 @@ ALLOWED_HOSTS = env.words("GPUYARD_ALLOWED_HOSTS") or [env.text("GPUYARD_ALLOWED
 DEBUG = False
 
 WHITENOISE_USE_FINDERS = False
+STATIC_ROOT = env.text("GPUYARD_STATIC_ROOT", str(REPO_DIR / "staticfiles"))
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
