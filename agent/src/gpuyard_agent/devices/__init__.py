@@ -1,0 +1,1 @@
+"""The GPUs of this node, real or simulated."""

@@ -1,0 +1,1 @@
+"""How replicas are run. Today as processes; containers implement the same small interface."""
