@@ -1,0 +1,292 @@
+"""Which causes keep a request waiting. Each is judged with all the others thought away, so each stands alone.
+
+A cause of the machines (a cordon, busy GPUs, CPU in use …) blocks when the gang would not fit even if every
+other such cause were gone. Where no single cause blocks alone but together they do (one node has the GPUs,
+another the CPU), every cause whose removal would be enough is listed. So the list is complete: with all of it
+gone, the request starts.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from scheduling.engine import decisions as codes
+from scheduling.engine.decisions import Blocker
+from scheduling.engine.fairshare import LimitHit, QuotaTree
+from scheduling.engine.placement import Fleet, Ints, Shape, TierNodes, replicas_that_fit
+from scheduling.engine.snapshot import UNITS_PER_GPU, Live, Request
+
+POOL, CORDON, READY, FREE, CPU, MEMORY = "pool", "cordon", "ready", "free", "cpu", "memory"
+# What a person would look at first stands first: it decides where several combinations would be enough.
+CAUSES = (FREE, CPU, MEMORY, READY, CORDON, POOL)
+
+_Causes = frozenset[str]
+_LISTED_NODES = 5
+_LISTED_HOLDERS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class TierAnswer:
+    """The machine causes of one tier for one shape. `never`: no change of use or condition would help."""
+
+    blockers: tuple[Blocker, ...]
+    never: bool
+
+
+class Room:
+    """Replicas of one shape on each node of one tier, as it is and with causes thought away."""
+
+    def __init__(self, fleet: Fleet, tier: TierNodes, shape: Shape) -> None:
+        self.fleet, self.tier, self.shape = fleet, tier, shape
+        self._open = fleet.schedulable[tier.nodes]
+        self._allowed = fleet.pool_mask(tier, shape.pool_ids)
+        rows = tier.nodes
+        ample = np.full(rows.size, np.iinfo(np.int64).max)  # (tier nodes,)
+        self._gpus = {
+            frozenset[str](): tier.usable // shape.gpus,
+            frozenset((READY,)): tier.free // shape.gpus,
+            frozenset((FREE,)): tier.ready // shape.gpus,
+            frozenset((READY, FREE)): tier.total // shape.gpus,
+        }
+        self._cpu = [_quotient(held[rows], shape.cpu_m, ample) for held in (fleet.cpu_free, fleet.cpu_total)]
+        memories = (fleet.memory_free, fleet.memory_total)
+        self._memory = [_quotient(held[rows], shape.memory_mib, ample) for held in memories]
+
+    def replicas(self, gone: _Causes) -> Ints:
+        """Replicas for each node once the causes in `gone` are thought away."""
+        fit = np.minimum(self._gpus[gone & {READY, FREE}], self._cpu[CPU in gone])
+        fit = np.minimum(fit, self._memory[MEMORY in gone])
+        if CORDON not in gone:
+            fit = fit * self._open
+        return fit if POOL in gone else fit * self._allowed
+
+    def fits(self, gone: _Causes) -> bool:
+        return int(self.replicas(gone).sum()) >= self.shape.replicas
+
+    def causes(self) -> tuple[_Causes, _Causes]:
+        """(causes that block alone, causes that block only together: removing one of these is enough)."""
+        everything = frozenset(CAUSES)
+        alone = frozenset(cause for cause in CAUSES if not self.fits(everything - {cause}))
+        if self.fits(alone):
+            return alone, frozenset()
+        rest = [cause for cause in CAUSES if cause not in alone]
+        enough = frozenset(cause for cause in rest if self.fits(alone | {cause}))
+        if len(enough) > 1 and self.fits(alone | {CPU, MEMORY}):
+            enough -= {
+                FREE
+            }  # the GPUs are free: "not enough free" would puzzle, the CPU beside them is the cause
+        if enough:
+            return alone, enough
+        for size in range(2, len(rest) + 1):
+            for together in combinations(rest, size):
+                if self.fits(alone | frozenset(together)):
+                    return alone | frozenset(together), frozenset()
+        return alone, frozenset()
+
+
+def quota_blockers(request: Request, hits: Iterable[LimitHit]) -> tuple[Blocker, ...]:
+    return tuple(
+        Blocker(
+            codes.QUOTA_LIMIT_TOTAL if hit.tier_id is None else codes.QUOTA_LIMIT,
+            {
+                "team_id": hit.team_id,
+                "tier_id": hit.tier_id,
+                "used": hit.used,
+                "limit": hit.limit,
+                "asked": hit.asked,
+                "own": hit.team_id == request.team_id,
+            },
+        )
+        for hit in hits
+    )
+
+
+def clip(fleet: Fleet, tier: TierNodes, shape: Shape) -> tuple[Shape, tuple[Blocker, ...]]:
+    """The shape cut down to what the tier's nodes hold when empty, and a blocker for each thing cut.
+
+    The other causes are judged by the cut shape: they are what would still stand once the request is mended.
+    """
+    totals = {
+        "gpus": tier.total,
+        "cpu": fleet.cpu_total[tier.nodes],
+        "memory": fleet.memory_total[tier.nodes],
+    }
+    asked = {"gpus": shape.gpus, "cpu": shape.cpu_m, "memory": shape.memory_mib}
+    holds = {name: totals[name] >= asked[name] for name in asked}
+    blockers = [
+        _never_fits(fleet, tier, name, asked, totals[name]) for name in asked if not holds[name].any()
+    ]
+    if not (holds["gpus"] & holds["cpu"] & holds["memory"]).any():
+        if not blockers:
+            blockers = [_never_fits(fleet, tier, "together", asked, totals["gpus"])]
+        row = int(
+            np.lexsort([-np.minimum(totals[name], asked[name]) for name in ("memory", "cpu", "gpus")])[0]
+        )
+        cut = {name: min(asked[name], int(totals[name][row])) for name in asked}
+        shape = replace(shape, gpus=max(1, cut["gpus"]), cpu_m=cut["cpu"], memory_mib=cut["memory"])
+    most = int(replicas_that_fit(shape, totals["gpus"], totals["cpu"], totals["memory"]).sum())
+    if most < shape.replicas:
+        blockers.append(_gang_never_fits(tier, shape, most))
+        shape = shape.with_replicas(max(1, most))
+    return shape, tuple(blockers)
+
+
+def _never_fits(fleet: Fleet, tier: TierNodes, resource: str, asked: dict[str, int], totals: Ints) -> Blocker:
+    row = int(totals.argmax())
+    node = fleet.nodes[int(tier.nodes[row])]
+    data: dict[str, Any] = {
+        "tier_id": tier.tier_id,
+        "resource": resource,
+        "asked": asked["gpus" if resource == "together" else resource],
+        "largest": int(totals[row]),
+        "node_id": node.id,
+        "node_name": node.name,
+    }
+    if resource == "together":
+        data |= {"asked_cpu_m": asked["cpu"], "asked_memory_mib": asked["memory"]}
+    return Blocker(codes.NEVER_FITS_NODE, data)
+
+
+def _gang_never_fits(tier: TierNodes, shape: Shape, most: int) -> Blocker:
+    data = {
+        "tier_id": tier.tier_id,
+        "replicas_min": shape.replicas,
+        "gpus_per_replica": shape.gpus,
+        "replicas_fit": most,
+        "total_free": int(tier.usable.sum()),
+        "ever": False,
+    }
+    return Blocker(codes.GANG_SPLIT, data)
+
+
+class Diagnosis:
+    """Answers for the end of one pass; equal shapes share one."""
+
+    def __init__(self, fleet: Fleet, shares: QuotaTree, live: Iterable[Live]) -> None:
+        self._fleet, self._shares = fleet, shares
+        self._live: dict[str, list[Live]] = {}
+        for held in live:
+            self._live.setdefault(held.tier_id, []).append(held)
+        self._answers: dict[tuple[str, Shape, str], TierAnswer] = {}
+        self._holders: dict[tuple[str, str], list[dict[str, Any]]] = {}
+
+    def tier_answer(self, tier_id: str, shape: Shape, team_id: str) -> TierAnswer:
+        company = self._shares.company(team_id)
+        key = (tier_id, shape, company)
+        if key not in self._answers:
+            self._answers[key] = self._work_out(self._fleet.tiers[tier_id], shape, company)
+        return self._answers[key]
+
+    def _work_out(self, tier: TierNodes, shape: Shape, company: str) -> TierAnswer:
+        if not tier.nodes.size:
+            data = {"tier_id": tier.tier_id, "total": 0, "ready": 0, "needed": shape.gpus * shape.replicas}
+            return TierAnswer((Blocker(codes.NO_READY_GPU, data),), never=False)
+        shape, never = clip(self._fleet, tier, shape)
+        room = Room(self._fleet, tier, shape)
+        alone, enough = room.causes()
+        found = [
+            self._blocker(cause, room, company, alternative=cause in enough)
+            for cause in CAUSES
+            if cause in alone or cause in enough
+        ]
+        return TierAnswer(never + tuple(found), never=bool(never))
+
+    def _blocker(self, cause: str, room: Room, company: str, *, alternative: bool) -> Blocker:
+        tier, shape = room.tier, room.shape
+        data: dict[str, Any] = {
+            "tier_id": tier.tier_id,
+            "gpus_per_replica": shape.gpus,
+            "replicas_min": shape.replicas,
+        }
+        if alternative:
+            data["alternative"] = True
+        if cause == FREE:
+            return self._not_free(room, company, data)
+        if cause in (CPU, MEMORY):
+            return Blocker(codes.CPU if cause == CPU else codes.MEMORY, data | self._short_of(cause, room))
+        if cause == READY:
+            counts = {"total": int(tier.total.sum()), "ready": int(tier.ready.sum())}
+            return Blocker(codes.NO_READY_GPU, data | counts | {"needed": shape.gpus * shape.replicas})
+        closed = ~(room._open if cause == CORDON else room._allowed)
+        listed = self._listed_nodes(tier, closed)
+        code = codes.NODES_CORDONED if cause == CORDON else codes.POOL_NOT_ALLOWED
+        gpus = int(tier.total[closed].sum())
+        return Blocker(code, data | {"node_count": int(closed.sum()), "gpus": gpus, "nodes": listed})
+
+    def _not_free(self, room: Room, company: str, data: dict[str, Any]) -> Blocker:
+        tier, shape = room.tier, room.shape
+        usable = tier.usable * self._fleet.open_nodes(tier, shape.pool_ids)  # (tier nodes,)
+        row = int(usable.argmax())
+        data |= {
+            "total_free": int(usable.sum()),
+            "largest_free": int(usable[row]),
+            "largest_free_node": self._fleet.nodes[int(tier.nodes[row])].name if usable[row] else None,
+            "needed": shape.gpus * shape.replicas,
+            "holders": self.holders(tier.tier_id, company),
+        }
+        # Judged without the other causes, like the cause itself: ending a cordon must not rename this one.
+        free = usable if "alternative" in data else tier.free
+        enough_in_all = int(free.max()) >= shape.gpus and int(free.sum()) >= shape.gpus * shape.replicas
+        if shape.replicas == 1 or not enough_in_all:
+            return Blocker(codes.NOT_ENOUGH_FREE_GPUS, data)
+        return Blocker(
+            codes.GANG_SPLIT, data | {"replicas_fit": int(room.replicas(_NOT_FREE).sum()), "ever": True}
+        )
+
+    def _short_of(self, cause: str, room: Room) -> dict[str, Any]:
+        """What is asked, and the most that is free of it on a node that has the GPUs."""
+        fleet, tier, shape = self._fleet, room.tier, room.shape
+        free = (fleet.cpu_free if cause == CPU else fleet.memory_free)[tier.nodes]  # (tier nodes,)
+        with_gpus = fleet.open_nodes(tier, shape.pool_ids) & (tier.usable >= shape.gpus)
+        among = np.where(with_gpus, free, -1) if with_gpus.any() else free
+        row = int(among.argmax())
+        return {
+            "asked": shape.cpu_m if cause == CPU else shape.memory_mib,
+            "largest_free": max(0, int(free[row])),
+            "node_id": fleet.nodes[int(tier.nodes[row])].id,
+            "node_name": fleet.nodes[int(tier.nodes[row])].name,
+            "beside_free_gpus": bool(with_gpus.any()),
+            "replicas_fit": int(room.replicas(frozenset(CAUSES) - {cause}).sum()),
+        }
+
+    def _listed_nodes(
+        self, tier: TierNodes, closed: "np.ndarray[Any, np.dtype[np.bool_]]"
+    ) -> list[dict[str, Any]]:
+        nodes = [
+            (self._fleet.nodes[int(tier.nodes[row])], int(tier.total[row])) for row in np.flatnonzero(closed)
+        ]
+        return [
+            {"node_id": node.id, "node_name": node.name, "reason": node.reason_unschedulable, "gpus": gpus}
+            for node, gpus in nodes[:_LISTED_NODES]
+        ]
+
+    def holders(self, tier_id: str, company: str) -> list[dict[str, Any]]:
+        """Who holds the tier, most first. Teams of another company stay unnamed: `team_id` None."""
+        key = (tier_id, company)
+        if key not in self._holders:
+            self._holders[key] = self._sum_holders(tier_id, company)
+        return self._holders[key]
+
+    def _sum_holders(self, tier_id: str, company: str) -> list[dict[str, Any]]:
+        units: dict[str, int] = {}
+        next_end: dict[str, int] = {}
+        for live in self._live.get(tier_id, ()):
+            team = live.team_id if self._shares.company(live.team_id) == company else ""
+            units[team] = units.get(team, 0) + live.units
+            if live.ends_us is not None:
+                next_end[team] = min(live.ends_us, next_end.get(team, live.ends_us))
+        most_first = sorted(units, key=lambda team: (-units[team], team))
+        return [
+            {"team_id": team or None, "gpus": units[team] / UNITS_PER_GPU, "next_end_us": next_end.get(team)}
+            for team in most_first[:_LISTED_HOLDERS]
+        ]
+
+
+_NOT_FREE = frozenset(CAUSES) - {FREE}
+
+
+def _quotient(held: Ints, asked: int, ample: Ints) -> Ints:
+    return np.maximum(held // asked, 0) if asked else ample

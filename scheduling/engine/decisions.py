@@ -1,0 +1,100 @@
+"""What a pass decides. Every mapping here holds plain JSON values: a plan can be stored and compared."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from scheduling.engine.snapshot import UNITS_PER_GPU
+
+# The stable codes of blockers.
+QUOTA_LIMIT = "quota_limit"
+QUOTA_LIMIT_TOTAL = "quota_limit_total"
+TIER_UNKNOWN = "tier_unknown"
+NEVER_FITS_NODE = "never_fits_node"
+NO_READY_GPU = "no_ready_gpu"
+NOT_ENOUGH_FREE_GPUS = "not_enough_free_gpus"
+GANG_SPLIT = "gang_split"
+CPU = "cpu"
+MEMORY = "memory"
+NODES_CORDONED = "nodes_cordoned"
+POOL_NOT_ALLOWED = "pool_not_allowed"
+BUDGET = "budget"
+
+BLOCKER_CODES = (
+    BUDGET,
+    TIER_UNKNOWN,
+    QUOTA_LIMIT,
+    QUOTA_LIMIT_TOTAL,
+    NEVER_FITS_NODE,
+    POOL_NOT_ALLOWED,
+    NODES_CORDONED,
+    NO_READY_GPU,
+    NOT_ENOUGH_FREE_GPUS,
+    GANG_SPLIT,
+    CPU,
+    MEMORY,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The rules that an admin may change, as plain values."""
+
+    prefer_one_island: bool = True
+    keep_nodes_whole: bool = True
+    grow_gangs: bool = True  # start more than replicas_min where nobody else waits for the tier
+    eta_shapes: int = 100  # for how many different shapes a pass works out when they could start
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPlacement:
+    index: int
+    node_id: str
+    node_epoch: int
+    gpu_ids: tuple[str, ...]
+    units_per_gpu: int = UNITS_PER_GPU
+    cpu_m: int = 0
+    memory_mib: int = 0
+    tier_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    workload_id: str
+    tier_id: str
+    borrowed: bool
+    replicas: tuple[ReplicaPlacement, ...]
+    why_now: Mapping[str, Any] = field(default_factory=dict)
+    why_here: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    code: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`position` is the place in the line of those who named the same tier first, from 1."""
+
+    workload_id: str
+    blockers: tuple[Blocker, ...]
+    smallest_change: Mapping[str, Any] | None
+    eta_us: int | None
+    position: int
+    eta_basis: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    starts: tuple[Start, ...] = ()
+    claims: tuple[Any, ...] = ()
+    stops: tuple[Any, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+
+
+def plan_to_json(plan: Plan) -> str:
+    """Canonical: equal plans are equal bytes."""
+    return json.dumps(asdict(plan), separators=(",", ":"), sort_keys=True, ensure_ascii=False)

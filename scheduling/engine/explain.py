@@ -1,0 +1,229 @@
+"""Decisions in plain English, from their stored data alone.
+
+`names` maps ids of teams, tiers and nodes to what people call them; an id without a name stands for itself.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scheduling.engine import decisions as codes
+from scheduling.engine.decisions import Blocker, Start, Verdict
+from scheduling.engine.snapshot import UNITS_PER_GPU
+
+Names = Mapping[str, str]
+_Data = Mapping[str, Any]
+
+
+def sentence(blocker: Blocker, names: Names) -> str:
+    """One blocker as one sentence without its full stop."""
+    return _SENTENCES[blocker.code](blocker.data, names)
+
+
+def headline(verdict: Verdict, names: Names) -> str:
+    """The first blocker, and how many more there are."""
+    more = len(verdict.blockers) - 1
+    rest = f" (and {_count(more, 'more reason')})" if more > 0 else ""
+    return f"Waiting: {sentence(verdict.blockers[0], names)}{rest}"
+
+
+def change_sentence(change: _Data | None, names: Names) -> str:
+    """What the person could do about it."""
+    if change is None:
+        return "No single change would start it now"
+    kind = change["kind"]
+    if kind == "fewer_gpus":
+        when = "would start now" if change.get("when") == "now" else "would fit once they are free"
+        tier = f" of {names.get(change['tier'], change['tier'])}" if change.get("tier") else ""
+        return f"With {_count(change['gpus_per_replica'], 'GPU')}{tier} for each replica it {when}"
+    if kind == "other_tier":
+        return f"On {names.get(change['tier'], change['tier'])} it would start now"
+    if kind == "quota":
+        raises = [_raise(item, names) for item in change["raise"]]
+        return f"It would start now with {' and '.join(raises)}"
+    return {
+        "wait": "Nothing to do: it starts when it is its turn",
+        "budget": "It would start with more budget",
+    }[kind]
+
+
+def start_reason(start: Start, names: Names | None = None) -> str:
+    """Why now and why here."""
+    return f"{_why_now(start.why_now, names or {})}. {_why_here(start, names or {})}."
+
+
+def _why_now(why: _Data, names: Names) -> str:
+    team = names.get(why["team_id"], why["team_id"])
+    used, guaranteed, asked = (_gpus(why[key]) for key in ("used_before", "guaranteed", "asked"))
+    if why["rule"] == "guaranteed":
+        share = f"team {team} used {used} of its {guaranteed} guaranteed GPUs"
+        return f"Inside the guarantee: {share} and asked for {asked}"
+    lends = f"{asked} GPUs beyond the guarantee of team {team} ({used} of {guaranteed} used) were free"
+    return f"Borrowed: {lends}; they may be taken back for a guarantee"
+
+
+def _why_here(start: Start, names: Names) -> str:
+    why = start.why_here
+    score, runner_up = why["score"], why.get("runner_up")
+    tier = names.get(why["tier_id"], why["tier_name"])
+    choice = "" if why["tier_choices"] == 1 else f", choice {why['tier_choice']} of {why['tier_choices']}"
+    node = names.get(score["node_id"], score["node_name"])
+    could = f"of {_count(why['candidates'], 'node')} that could"
+    place = f"On {node} ({tier}{choice}): {could}, it is left with {_count(score['gpus_left'], 'GPU')}"
+    if score["one_island"] and len(start.replicas[0].gpu_ids) > 1:
+        place += ", all GPUs on one island"
+    if runner_up is None:
+        return place
+    other = names.get(runner_up["node_id"], runner_up["node_name"])
+    return f"{place}; next best was {other} with {runner_up['gpus_left']} left"
+
+
+def _quota(data: _Data, names: Names) -> str:
+    team = names.get(data["team_id"], data["team_id"])
+    what = _tier(data, names) if data["tier_id"] else "GPUs of all tiers"
+    used, limit, asked = _gpus(data["used"]), _gpus(data["limit"]), _gpus(data["asked"])
+    return f"team {team} uses {used} of its {limit} {what}; this asks for {asked} more"
+
+
+def _tier_unknown(data: _Data, names: Names) -> str:
+    if data["tier_id"] is None:
+        return "no tier is named"
+    return f"there is no tier {_tier(data, names)} any more"
+
+
+def _never_fits(data: _Data, names: Names) -> str:
+    tier, node = _tier(data, names), names.get(data["node_id"], data["node_name"])
+    if data["resource"] == "gpus":
+        asked = (
+            f"asks for {data['asked']} {tier} on one node; the largest node, {node}, has {data['largest']}"
+        )
+    elif data["resource"] == "together":
+        needs = f"{data['asked']} GPUs, {_cores(data['asked_cpu_m'])} and {_gib(data['asked_memory_mib'])}"
+        asked = f"no {tier} node has {needs} together"
+    else:
+        measure = _cores if data["resource"] == "cpu" else _gib
+        most = f"the most that a {tier} node has is {measure(data['largest'])}, on {node}"
+        asked = f"asks for {measure(data['asked'])} for each replica; {most}"
+    return f"{asked}, so it can never start as it is"
+
+
+def _no_ready_gpu(data: _Data, names: Names) -> str:
+    tier = _tier(data, names)
+    if not data["total"]:
+        return f"no {tier} has joined yet"
+    if not data["ready"]:
+        return f"none of the {data['total']} {tier} is ready for work"
+    return f"only {data['ready']} of {data['total']} {tier} are ready for work; this needs {data['needed']}"
+
+
+def _not_enough_free(data: _Data, names: Names) -> str:
+    tier, total, largest = _tier(data, names), data["total_free"], data["largest_free"]
+    if total < data["needed"]:
+        free = f"{total} {tier} free, {data['needed']} needed" if total else f"no {tier} is free"
+    elif largest < data["gpus_per_replica"]:
+        free = f"{total} {tier} free, but at most {largest} on one node"
+    else:
+        free = f"{total} {tier} free, but not on nodes that have the rest of what it needs"
+    return free + _held_by(data["holders"], names)
+
+
+def _held_by(holders: list[_Data], names: Names) -> str:
+    shown = [f"{_holder(held, names)} {_number(held['gpus'])}" for held in holders[:3]]
+    return f"; held by {', '.join(shown)}" if shown else ""
+
+
+def _holder(held: _Data, names: Names) -> str:
+    return f"team {names.get(held['team_id'], held['team_id'])}" if held["team_id"] else "others"
+
+
+def _gang_split(data: _Data, names: Names) -> str:
+    each = f"{data['gpus_per_replica']} {_tier(data, names)}"
+    fit, wanted = data["replicas_fit"], data["replicas_min"]
+    if not data.get("ever", True):
+        holds = f"all nodes together hold {fit}, even when empty"
+        return f"needs {wanted} replicas with {each} each at once; {holds}, so it can never start as it is"
+    free = f"{data['total_free']} are free, but only {_count(fit, 'replica')} would fit"
+    return f"needs {wanted} replicas with {each} each at once; {free}"
+
+
+def _short_of(measure: Callable[[int], str], what: str) -> Callable[[_Data, Names], str]:
+    def render(data: _Data, names: Names) -> str:
+        node = names.get(data["node_id"], data["node_name"])
+        where = "on a node with the GPUs free" if data["beside_free_gpus"] else "on one node"
+        most = f"the most {what} free {where} is {measure(data['largest_free'])}, on {node}"
+        if data["largest_free"] < data["asked"]:
+            return f"needs {measure(data['asked'])} for each replica beside its {_tier(data, names)}; {most}"
+        held = f"{what} for {_count(data['replicas_fit'], 'replica')} is free"
+        return f"needs {measure(data['asked'])} for each of {data['replicas_min']} replicas; {held}"
+
+    return render
+
+
+def _cordoned(data: _Data, names: Names) -> str:
+    nodes = ", ".join(names.get(node["node_id"], node["node_name"]) for node in data["nodes"])
+    reasons = sorted({node["reason"] for node in data["nodes"] if node["reason"]})
+    why = f" ({'; '.join(reasons)})" if reasons else ""
+    return f"{_closed(data, names)} taken out of service: {nodes}{_and_more(data)}{why}"
+
+
+def _pool_not_allowed(data: _Data, names: Names) -> str:
+    return f"{_closed(data, names)} in pools that this team may not use"
+
+
+def _closed(data: _Data, names: Names) -> str:
+    are = "is" if data["node_count"] == 1 else "are"
+    return f"{_count(data['node_count'], 'node')} with {data['gpus']} {_tier(data, names)} {are}"
+
+
+def _and_more(data: _Data) -> str:
+    more = data["node_count"] - len(data["nodes"])
+    return f" and {more} more" if more > 0 else ""
+
+
+def _budget(data: _Data, names: Names) -> str:
+    return str(data["reason"])
+
+
+def _raise(item: _Data, names: Names) -> str:
+    team = names.get(item["team_id"], item["team_id"])
+    what = names.get(item["tier_id"], item["tier_id"]) if item["tier_id"] else "GPUs over all tiers"
+    return f"a limit higher by {_gpus(item['units'])} {what} for team {team}"
+
+
+def _tier(data: _Data, names: Names) -> str:
+    return names.get(data["tier_id"], data["tier_id"])
+
+
+def _gpus(units: int) -> str:
+    return _number(units / UNITS_PER_GPU)
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _cores(cpu_m: int) -> str:
+    return f"{_number(cpu_m / 1000)} CPU cores"
+
+
+def _gib(memory_mib: int) -> str:
+    return f"{_number(memory_mib / 1024)} GiB memory"
+
+
+_SENTENCES: dict[str, Callable[[_Data, Names], str]] = {
+    codes.BUDGET: _budget,
+    codes.TIER_UNKNOWN: _tier_unknown,
+    codes.QUOTA_LIMIT: _quota,
+    codes.QUOTA_LIMIT_TOTAL: _quota,
+    codes.NEVER_FITS_NODE: _never_fits,
+    codes.POOL_NOT_ALLOWED: _pool_not_allowed,
+    codes.NODES_CORDONED: _cordoned,
+    codes.NO_READY_GPU: _no_ready_gpu,
+    codes.NOT_ENOUGH_FREE_GPUS: _not_enough_free,
+    codes.GANG_SPLIT: _gang_split,
+    codes.CPU: _short_of(_cores, "CPU"),
+    codes.MEMORY: _short_of(_gib, "memory"),
+}

@@ -1,0 +1,154 @@
+"""What a pass knows: plain frozen facts, loaded once, replayable from JSON."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+UNITS_PER_GPU = 7000  # quota and money count in 1/7000 GPU, so that MIG's sevenths and thousandths stay whole
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    id: str
+    name: str
+    memory_mib: int
+    cost_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    id: str
+    name: str
+    pool_id: str
+    schedulable: bool
+    epoch: int
+    cpu_free_m: int
+    memory_free_mib: int
+    cpu_total_m: int
+    memory_total_mib: int
+    reason_unschedulable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """`free` is False while anything claims, holds, leaves or may still hold the GPU."""
+
+    id: str
+    node_id: str
+    tier_id: str
+    index: int
+    island: int
+    ready: bool
+    free: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    id: str
+    parent_id: str | None
+    name: str
+    path: tuple[str, ...]  # ids from the root to this team itself
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """`tier_id` None means all tiers together, where only `limit` counts. `limit` None means no limit."""
+
+    team_id: str
+    tier_id: str | None
+    guaranteed: int
+    limit: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What one workload holds of one tier on one node, until `ends_us` at the latest if that is known."""
+
+    workload_id: str
+    team_id: str
+    tier_id: str
+    units: int
+    state: str
+    node_id: str
+    borrowed: bool
+    started_us: int
+    ends_us: int | None
+    cpu_m: int = 0
+    memory_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A waiting workload. GPUs, CPU and memory are for each replica."""
+
+    workload_id: str
+    name: str
+    team_id: str
+    kind: str
+    priority: int
+    queued_us: int
+    replicas_min: int
+    replicas_max: int
+    gpus_per_replica: int
+    tiers: tuple[str, ...]  # in order of preference
+    cpu_m: int
+    memory_mib: int
+    preemptible: bool = True
+    time_limit_s: int | None = None
+    budget_blocker: str | None = None
+    pool_ids: tuple[str, ...] | None = None  # None: every pool is allowed
+    mix_tiers: bool = False  # replicas may stand on different tiers when no single tier holds the gang
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    tiers: tuple[Tier, ...] = ()
+    nodes: tuple[Node, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    teams: tuple[Team, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    live: tuple[Live, ...] = ()
+    requests: tuple[Request, ...] = ()
+
+
+_FORMAT = 1
+_ROW_TYPES: dict[str, type[Any]] = {
+    "tiers": Tier,
+    "nodes": Node,
+    "gpus": Gpu,
+    "teams": Team,
+    "quotas": Quota,
+    "live": Live,
+    "requests": Request,
+}
+
+
+def to_json(snapshot: Snapshot) -> str:
+    """One header and many rows for each kind: a third of the size of an object for each row."""
+    document: dict[str, Any] = {"format": _FORMAT}
+    for kind, row_type in _ROW_TYPES.items():
+        names = [field.name for field in fields(row_type)]
+        rows = [[getattr(row, name) for name in names] for row in getattr(snapshot, kind)]
+        document[kind] = {"fields": names, "rows": rows}
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+
+def from_json(text: str) -> Snapshot:
+    """The exact snapshot again. Fields that a newer version added take their defaults."""
+    document = json.loads(text)
+    if document.get("format") != _FORMAT:
+        raise ValueError(f"snapshot format {document.get('format')!r} is not {_FORMAT}")
+    return Snapshot(**{kind: _rows(row_type, document[kind]) for kind, row_type in _ROW_TYPES.items()})
+
+
+def _rows(row_type: type[Any], table: dict[str, Any]) -> tuple[Any, ...]:
+    names: Sequence[str] = table["fields"]
+    return tuple(
+        row_type(**{name: _plain(value) for name, value in zip(names, row, strict=True)})
+        for row in table["rows"]
+    )
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

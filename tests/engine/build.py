@@ -1,0 +1,91 @@
+"""Small worlds for the engine's tests: everything has a default, a test names only what it is about."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from scheduling.engine.plan import Plan, Policy, plan
+from scheduling.engine.snapshot import UNITS_PER_GPU, Gpu, Live, Node, Quota, Request, Snapshot, Team, Tier
+
+NOW_US = 1_800_000_000_000_000
+HOUR_US = 3_600_000_000
+
+H100 = Tier("h100", "h100-80g", 81559, cost_rank=30)
+A100 = Tier("a100", "a100-40g", 40960, cost_rank=20)
+L4 = Tier("l4", "l4-24g", 24576, cost_rank=10)
+
+LAB = Team("lab", None, "lab", ("lab",))
+VISION = Team("vision", "lab", "vision", ("lab", "vision"))
+SPEECH = Team("speech", "lab", "speech", ("lab", "speech"))
+TEAMS = (LAB, VISION, SPEECH)
+
+
+def a_node(name: str, **changes: Any) -> Node:
+    node = Node(name, name, "pool", True, 1, 64_000, 262_144, 64_000, 262_144)
+    return replace(node, **changes)
+
+
+def some_gpus(
+    node: str, count: int = 8, *, tier: Tier = H100, free: int | None = None, **changes: Any
+) -> list[Gpu]:
+    """`free` of the node's GPUs are free, the first ones; two islands of half the GPUs each."""
+    free = count if free is None else free
+    half = max(1, count // 2)
+    gpus = [Gpu(f"{node}.{i}", node, tier.id, i, i // half, True, i < free) for i in range(count)]
+    return [replace(gpu, **changes) for gpu in gpus]
+
+
+def a_request(workload_id: str = "w", **changes: Any) -> Request:
+    request = Request(
+        workload_id, workload_id, "vision", "training", 0, NOW_US - HOUR_US, 1, 1, 1, ("h100",), 1000, 1024
+    )
+    if "replicas" in changes:
+        count = changes.pop("replicas")
+        changes |= {"replicas_min": count, "replicas_max": count}
+    if "gpus" in changes:
+        changes["gpus_per_replica"] = changes.pop("gpus")
+    return replace(request, **changes)
+
+
+def held(workload_id: str, gpus: int, **changes: Any) -> Live:
+    live = Live(
+        workload_id, "vision", "h100", gpus * UNITS_PER_GPU, "held", "n1", False, NOW_US - HOUR_US, None
+    )
+    return replace(live, **changes)
+
+
+def quota(team: str, tier: str | None = "h100", *, guaranteed: int = 0, limit: int | None = None) -> Quota:
+    """In whole GPUs."""
+    return Quota(team, tier, guaranteed * UNITS_PER_GPU, None if limit is None else limit * UNITS_PER_GPU)
+
+
+def a_world(
+    nodes: Iterable[Node] = (),
+    gpus: Iterable[Gpu] = (),
+    requests: Iterable[Request] = (),
+    quotas: Iterable[Quota] = (),
+    live: Iterable[Live] = (),
+    teams: Iterable[Team] = TEAMS,
+    tiers: Iterable[Tier] = (H100, A100, L4),
+) -> Snapshot:
+    return Snapshot(
+        tuple(tiers), tuple(nodes), tuple(gpus), tuple(teams), tuple(quotas), tuple(live), tuple(requests)
+    )
+
+
+def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
+    return plan(snapshot, policy or Policy(), NOW_US)
+
+
+def codes_of(decided: Plan, workload_id: str = "w") -> list[str]:
+    (verdict,) = [v for v in decided.verdicts if v.workload_id == workload_id]
+    return [blocker.code for blocker in verdict.blockers]
+
+
+def started(decided: Plan) -> list[str]:
+    return [start.workload_id for start in decided.starts]
+
+
+def nodes_of(decided: Plan, workload_id: str = "w") -> list[str]:
+    (start,) = [s for s in decided.starts if s.workload_id == workload_id]
+    return [replica.node_id for replica in start.replicas]
