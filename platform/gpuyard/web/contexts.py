@@ -1,0 +1,618 @@
+"""What each page is told. Views build these, templates read nothing else.
+
+Amounts are `Money`, moments are aware datetimes, durations are seconds. `as_of` is the server's clock when
+the facts were read; every relative time on the page is counted from it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Literal, NamedTuple
+
+from gpuyard.web.wording import state_word
+
+Tone = Literal["ok", "info", "warn", "bad"]
+Phase = Literal["done", "now", "todo", "fault"]
+
+
+class Money(NamedTuple):
+    amount: Decimal
+    currency: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One value of a filter or of a select."""
+
+    value: str
+    label: str
+    count: int | None = None
+    selected: bool = False
+
+
+# ───────── shell ─────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class NavItem:
+    key: str
+    label: str
+    url: str
+    shortcut: str  # pressed after `g`
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamChoice:
+    id: str
+    path: str  # "vision / nlp"
+    depth: int = 0
+    selected: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shell:
+    user_name: str
+    teams: Sequence[TeamChoice]
+    nav: Sequence[NavItem]
+    approvals_waiting: int
+    may_request: bool
+    may_approve: bool
+
+    @property
+    def team(self) -> TeamChoice | None:
+        return next((team for team in self.teams if team.selected), None)
+
+
+# ───────── parts used on several pages ─────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A stretch of a meter. `fill` is a class of yard.css without its `f-`: active, idle, claimed, ink."""
+
+    fill: str
+    value: float
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    label: str
+    detail: str
+    phase: Phase
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadRow:
+    id: str
+    name: str
+    team: str
+    kind: str
+    state: str
+    state_s: float
+    gpus: int
+    tier: str  # the tier it runs on, or the first it asked for
+    nodes: Sequence[str]
+    owner: str
+    note: str  # one sentence: why it waits, how far it is, how it ended
+    requested_at: datetime
+    price: Money | None  # charged so far
+    run_s: float | None = None
+    time_limit_s: float | None = None
+    preemptible: bool = False
+
+    @property
+    def progress(self) -> Sequence[Part]:
+        if self.run_s is None or not self.time_limit_s:
+            return ()
+        return (Part(fill="active", value=min(self.run_s, self.time_limit_s), label="run"),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pager:
+    total: int
+    first: int
+    last: int
+    previous_page: int | None
+    next_page: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotaLine:
+    """Use of one tier by one team, in GPUs."""
+
+    tier: str
+    used: float
+    guaranteed: float
+    limit: float | None
+    note: str
+    claimed: float = 0
+    team: str = ""
+
+    @property
+    def scale(self) -> float:
+        return max(self.limit or 0, self.guaranteed, self.used + self.claimed, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreeTier:
+    """Free GPUs of a tier as the blocks a request could take; a GPU is counted once, in its largest block."""
+
+    tier: str
+    free: int
+    total: int
+    eights: int
+    fours: int
+    singles: int
+    price: Money | None  # per GPU hour, for the reader's team
+
+
+# ───────── home ─────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    icon: str
+    title: str
+    detail: str
+    url: str
+    action: str
+    tone: Tone = "info"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HomePage:
+    as_of: datetime
+    summary: str
+    needs: Sequence[Need]
+    mine: Sequence[WorkloadRow]
+    ended_today: int
+    quotas: Sequence[QuotaLine]
+    free: Sequence[FreeTier]
+    team: str
+
+
+# ───────── workloads ─────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadListPage:
+    as_of: datetime
+    rows: Sequence[WorkloadRow]
+    states: Sequence[Choice]
+    kinds: Sequence[Choice]
+    q: str
+    sort: str  # "-requested", "name", …
+    pager: Pager
+    filtered: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedNode:
+    name: str
+    gpus: str  # "gpu 0-3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    name: str
+    url: str  # empty when the reader may not see that workload
+    team: str
+    what: str  # "4 on node-09"
+    ends: str  # "ends by 14:20", or empty
+    state: str = "active"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockerView:
+    code: str
+    sentence: str
+    detail: str = ""
+    holders: Sequence[Holder] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictCard:
+    headline: str  # "about 14:20", "not before a GPU is free", "never, as asked"
+    detail: str
+    basis: str  # what the estimate rests on
+    position: int | None
+    queue_length: int
+    pass_number: int
+    pass_at: datetime
+    blockers: Sequence[BlockerView]
+    change: str = ""  # the smallest change that would let it start, as a sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One GPU as drawn: `state` is a key of wording.GPU_STATES."""
+
+    index: int
+    state: str
+    title: str
+    island: int = 0
+    url: str = ""
+    picked: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateNode:
+    name: str
+    picked: bool
+    score: str
+    sentence: str
+    cells: Sequence[Cell] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhyHere:
+    why_now: str
+    candidates: Sequence[CandidateNode]
+    pass_number: int
+    pass_at: datetime
+    borrowed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLine:
+    key: str  # stable: replica and offset
+    rank: int
+    stream: str
+    text: str
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogView:
+    lines: Sequence[LogLine]
+    follows: bool  # more may come
+    shown: int
+    total_bytes: int
+    several_ranks: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostPart:
+    fill: str
+    label: str
+    price: Money
+    hours: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostCard:
+    so_far: Money
+    at_most: Money | None  # None without a time limit
+    cost: Money | None  # what it costs the company; None where the reader may not see it
+    gpu_hours: Decimal
+    rate: str  # "4 × 4.60 € an hour"
+    parts: Sequence[CostPart]
+    metered_until: datetime | None
+
+    @property
+    def scale(self) -> Decimal:
+        most = self.at_most.amount if self.at_most else Decimal(0)
+        return max(most, self.so_far.amount, Decimal("0.01"))
+
+    @property
+    def meter(self) -> Sequence[Part]:
+        return tuple(
+            Part(fill=part.fill, value=float(part.price.amount), label=part.label) for part in self.parts
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """A pass or a person decided something about this workload."""
+
+    at: datetime
+    what: str
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventRow:
+    at: datetime
+    what: str
+    actor: str
+    detail: str
+    sealed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaRow:
+    index: int
+    state: str
+    node: str
+    gpus: str
+    ports: str
+    exit: str
+    run_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopQuestion:
+    """What stopping does: asked once, before it is done."""
+
+    verb: str  # "Stop", "Withdraw"
+    what: str  # "4 GPUs on node-07 are released after at most 10 s."
+    lost: str  # "Work since the start, 2 h 14 m, is lost: no checkpoint folder is set."
+    undo: str  # "This cannot be undone; Again asks for the same."
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadPage:
+    as_of: datetime
+    id: str
+    name: str
+    team: str
+    team_id: str
+    kind: str
+    state: str
+    state_s: float
+    gpus: int
+    replicas: int
+    tier: str
+    owner: str
+    borrowed: bool | None  # None while it holds nothing
+    placed: Sequence[PlacedNode]
+    steps: Sequence[Step]
+    tab: str
+    counts: dict[str, int]  # of decisions and events, for the tabs
+    spec: Sequence[tuple[str, str]]  # label and value, command first
+    revision: int
+    ended: str  # "Exit 3 after 12 s: exited", empty while live
+    ended_tone: Tone
+    replica_rows: Sequence[ReplicaRow]
+    verdict: VerdictCard | None = None
+    why: WhyHere | None = None
+    log: LogView | None = None
+    cost: CostCard | None = None
+    decisions: Sequence[Decision] = ()
+    events: Sequence[EventRow] = ()
+    stop: StopQuestion | None = None
+    case_url: str = ""  # the approval that holds it, if the reader may see it
+    idempotency_key: str = ""
+
+
+# ───────── request ─────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierChoice:
+    name: str
+    detail: str  # "80 GB · bf16 fp8 nvlink"
+    free: int
+    largest_block: int
+    price: Money | None
+    selected: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    tone: Tone
+    icon: str
+    title: str
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerPanel:
+    as_of: datetime
+    headline: str  # "now", "when a GPU is free", "never, as asked"
+    detail: str
+    checks: Sequence[Check]
+    cost: Money | None
+    formula: str  # "8 × 12 h × 4.60 €"
+    submit: str  # "Request 8 × h100-80g"
+    problems: int = 0  # fields that cannot be read yet
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestPage:
+    as_of: datetime
+    tiers: Sequence[TierChoice]
+    answer: AnswerPanel
+    idempotency_key: str
+    again: str = ""  # the id this request was filled from
+    advanced_open: bool = False
+
+
+# ───────── approvals ─────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseRow:
+    id: str
+    requester: str
+    what: str
+    team: str
+    rule: str
+    price: Money | None
+    opened_at: datetime
+    selected: bool = False
+    outcome: str = ""  # approved, rejected, withdrawn
+    decided_by: str = ""
+    decided_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fact:
+    title: str
+    left: str
+    right: str
+    note: str
+    parts: Sequence[Part] = ()
+    scale: float = 0
+    tick: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseCard:
+    id: str
+    requester: str
+    title: str  # "researcher-04 asks for 8 × h100-80g for 12 h"
+    workload_id: str
+    workload_name: str
+    team: str
+    kind: str
+    opened_at: datetime
+    reason: str
+    facts: Sequence[Fact]
+    rule: str
+    rule_why: str
+    effect: str  # what approving does
+    may_decide: bool
+    refusal: str  # why the reader may not decide: "You asked for this yourself."
+    command: str
+    outcome: str = ""
+    decided_by: str = ""
+    decided_at: datetime | None = None
+    decision_reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApprovalsPage:
+    as_of: datetime
+    summary: str
+    waiting: Sequence[CaseRow]
+    decided: Sequence[CaseRow]
+    card: CaseCard | None
+    picked: bool = False  # the reader chose the card; else it is the oldest
+    reason: str = ""  # as typed, when the decision was refused
+    error: str = ""
+
+
+# ───────── fleet, queue, costs ─────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateCount:
+    state: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRow:
+    id: str
+    name: str
+    tier: str
+    condition: str  # ready, cordoned, maintenance, down, lost
+    cells: Sequence[Cell]
+    held: int
+    free: int
+    cpu_free_m: int
+    cpu_total_m: int
+    memory_free_mib: int
+    memory_total_mib: int
+    synced_at: datetime | None
+    late: bool  # silent for more than three syncs
+    agent_version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolRows:
+    name: str
+    detail: str
+    nodes: Sequence[NodeRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetPage:
+    as_of: datetime
+    summary: str
+    counts: Sequence[StateCount]
+    pools: Sequence[PoolRows]
+    tiers: Sequence[FreeTier]
+    tier_choices: Sequence[Choice]
+
+    @property
+    def total(self) -> int:
+        return sum(count.count for count in self.counts)
+
+    @property
+    def count_parts(self) -> Sequence[Part]:
+        return tuple(
+            Part(fill=state_word(count.state).glyph, value=count.count, label=count.state)
+            for count in self.counts
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueRow:
+    position: int
+    id: str  # empty when the reader may see that it waits but not whose it is
+    name: str
+    team: str
+    kind: str
+    gpus: int
+    tier: str
+    priority: int
+    waited_s: float
+    reason: str
+    eta: datetime | None = None
+    more_reasons: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassRow:
+    number: int
+    at: datetime
+    duration_ms: int
+    starts: int
+    waiting: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuePage:
+    as_of: datetime
+    summary: str
+    rows: Sequence[QueueRow]
+    lanes: Sequence[QuotaLine]
+    passes: Sequence[PassRow]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostRow:
+    day: date
+    team: str
+    team_id: str
+    tier: str
+    gpu_hours: Decimal
+    cost: Money | None  # None where the reader may not see cost
+    price: Money
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostBucket:
+    fill: str
+    label: str
+    hours: Decimal
+    cost: Money
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostsPage:
+    as_of: datetime
+    first_day: date
+    last_day: date
+    rows: Sequence[CostRow]
+    gpu_hours: Decimal
+    cost: Money | None
+    price: Money
+    buckets: Sequence[CostBucket] = ()  # the whole fleet, for those who may see it
+    fleet_cost: Money | None = None
+    conserved: bool | None = None
+    metered_until: datetime | None = None
+    errors: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def bucket_parts(self) -> Sequence[Part]:
+        return tuple(
+            Part(fill=bucket.fill, value=float(bucket.cost.amount), label=bucket.label)
+            for bucket in self.buckets
+        )
