@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
@@ -269,7 +270,7 @@ def _insert_once(placed: list[_Placed], gpus: dict[UUID, Gpu]) -> set[UUID]:
     Replica.objects.bulk_create([replica for rows in placed for replica in rows.replicas])
     PortLease.objects.bulk_create([port for rows in placed for port in rows.ports])
     wanted = [(rows, replica, gpus[gpu_id]) for rows in placed for replica, gpu_id in rows.gpu_ids]
-    values = {
+    values: dict[str, Any] = {
         "slots": SLOTS_PER_GPU,
         "id": [ids.uuid7() for _ in wanted],
         "company": [rows.workload.company_id for rows, _, _ in wanted],
