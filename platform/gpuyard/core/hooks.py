@@ -143,6 +143,9 @@ class CaseHandler(Protocol):
     ) -> None:
         """Acts on the decision, in its transaction. `actor` is the `core.User` who decided, None: a rule."""
 
+    def on_case_withdrawn(self, *, case_id: UUID, subject_id: UUID, actor: Any, reason: str) -> None:
+        """Cancels the subject, in the transaction that withdraws its case."""
+
     def card_facts(self, *, subject_id: UUID) -> Sequence[CardFact]:
         """The facts that an approver needs, as of now."""
 

@@ -1,0 +1,43 @@
+"""Text from outside: what PostgreSQL could not store is refused with a field and a remedy, before it gets there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from gpuyard.core.errors import Invalid
+
+
+def text_check(value: Any, *, field: str, longest: int, is_optional: bool = False) -> str:
+    """The text without blanks around it; `Invalid` if it is empty (unless optional), too long or not storable."""
+    if not isinstance(value, str):
+        raise Invalid("text_wanted", _("This is no text."), field=field, remedy=_("Give a text."))
+    stripped = value.strip()
+    if not is_storable(stripped):
+        raise Invalid(
+            "null_characters_not_allowed",
+            _("The text contains NUL characters or broken Unicode."),
+            field=field,
+            remedy=_("Remove the NUL characters, and send well-formed Unicode."),
+        )
+    if not stripped and not is_optional:
+        raise Invalid("blank", _("This is empty."), field=field, remedy=_("Give a value that is not empty."))
+    if len(stripped) > longest:
+        raise Invalid(
+            "max_length",
+            _("The text is %(have)s characters long.") % {"have": len(stripped)},
+            field=field,
+            remedy=_("Give at most %(most)s characters.") % {"most": longest},
+        )
+    return stripped
+
+
+def is_storable(text: str) -> bool:
+    """PostgreSQL's text has neither NUL nor half surrogates."""
+    return "\x00" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def text_for_lookup(value: Any) -> str:
+    """A text that can be compared with stored ones: what cannot be stored becomes something that nothing equals."""
+    return str(value).replace("\x00", "?").encode("utf-8", "replace").decode()

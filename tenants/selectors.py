@@ -1,0 +1,244 @@
+"""Who may see and do what, and the tenants' lists. Every query starts from the actor.
+
+A role counts on its team and below it, so the roles on a team are those on any team of its path. What an actor has
+no role on does not exist for them (`NotFound`); what they see but may not do is `Forbidden`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.utils.translation import gettext as _
+
+from gpuyard.core.errors import Forbidden, NotFound
+from gpuyard.core.models import User
+from gpuyard.core.text import text_for_lookup
+from gpuyard.fleet.models import Tier
+from tenants.models import (
+    ApiToken,
+    ApprovalPolicy,
+    Case,
+    CaseState,
+    CaseStep,
+    Membership,
+    PoolDedication,
+    Quota,
+    Role,
+    StepState,
+    Team,
+)
+
+ADMIN = "admin"
+_CASE_RELATED = ("team", "company", "requester", "policy")
+_CASE_STEPS = ("steps__decided_by", "steps__team")
+ANY_ROLE: tuple[str, ...] = tuple(Role.values)
+
+# --- Roles ------------------------------------------------------------------------------------------------
+
+
+def roles_on(actor: User, team: Team) -> frozenset[str]:
+    """The actor's roles on this team, those inherited from above included; an admin also has "admin" everywhere."""
+    roles = set(Membership.objects.filter(user=actor, team_id__in=team.path).values_list("role", flat=True))
+    return frozenset(roles | {ADMIN} if actor.is_platform_admin else roles)
+
+
+def visible_q(actor: User, team: str = "team", *, roles: Sequence[str] = ANY_ROLE) -> Q:
+    """The condition "the actor has one of these roles on it" for rows whose team is at the path `team`.
+
+    `team=""` for teams themselves. Without `roles`, any role will do, and an admin sees all.
+    """
+    if actor.is_platform_admin and (ADMIN in roles or tuple(roles) == ANY_ROLE):
+        return Q()
+    mine = Membership.objects.filter(user=actor, role__in=roles).values("team_id")
+    return Q(**{f"{team}__path__overlap" if team else "path__overlap": ArraySubquery(mine)})
+
+
+def teams_visible(actor: User) -> QuerySet[Team]:
+    """The teams on which, or above which, the actor has any role; parents come before their children."""
+    return Team.objects.filter(visible_q(actor, ""), archived_at__isnull=True).order_by("path")
+
+
+def team_ids_with(actor: User, *roles: str) -> list[UUID]:
+    """The teams, with all below them, on which the actor has one of `roles` ("admin" for a platform admin)."""
+    return list(Team.objects.filter(visible_q(actor, "", roles=roles)).values_list("id", flat=True))
+
+
+def team_get(actor: User, public_id: str, *, roles: Iterable[str] = ()) -> Team:
+    """A team that the actor may see; `Forbidden` if they have none of the `roles` there."""
+    team = Team.objects.filter(visible_q(actor, ""), public_id=text_for_lookup(public_id)).first()
+    if team is None:
+        raise NotFound("team_unknown", _("There is no such team, or you are not in it."))
+    if wanted := frozenset(roles):
+        role_require(actor, team, *wanted)
+    return team
+
+
+def role_require(actor: User, team: Team, *roles: str) -> None:
+    """Raises unless the actor has one of the roles on the team: `NotFound` for a stranger, else `Forbidden`."""
+    held = roles_on(actor, team)
+    if not held:
+        raise NotFound("team_unknown", _("There is no such team, or you are not in it."))
+    if held.isdisjoint(roles):
+        raise Forbidden(
+            "role_missing",
+            _("You need the role %(roles)s on the team %(team)s.")
+            % {"roles": _(" or ").join(sorted(roles)), "team": team.name},
+            remedy=_("Ask a manager of the team."),
+        )
+
+
+def company_of(team: Team) -> Team:
+    """The company of a team, which owns currency and time zone."""
+    return team if team.parent_id is None else Team.objects.get(pk=team.company_id)
+
+
+def companies_visible(actor: User) -> QuerySet[Team]:
+    """The companies in which the actor has any role, on whichever of their teams."""
+    if actor.is_platform_admin:
+        return Team.objects.filter(parent__isnull=True)
+    mine = Membership.objects.filter(user=actor).values("team__company_id")
+    return Team.objects.filter(parent__isnull=True, id__in=mine)
+
+
+def member_list(actor: User, team: Team) -> QuerySet[Membership]:
+    """Who has which role on this team itself."""
+    role_require(actor, team, *ANY_ROLE, ADMIN)
+    return Membership.objects.filter(team=team).select_related("user").order_by("user__username", "role")
+
+
+def membership_get(actor: User, membership_id: UUID) -> Membership:
+    """A membership of a team that the actor may see."""
+    found = (
+        Membership.objects.filter(visible_q(actor), pk=membership_id).select_related("user", "team").first()
+    )
+    if found is None:
+        raise NotFound("membership_unknown")
+    return found
+
+
+def token_list(actor: User) -> QuerySet[ApiToken]:
+    """The actor's own tokens, newest first."""
+    return ApiToken.objects.filter(user=actor)
+
+
+# --- Quotas and pools ---------------------------------------------------------------------------------------
+
+
+def quota_list(actor: User, team: Team) -> QuerySet[Quota]:
+    """The quotas that act on this team: its own and those above it, the team's own last."""
+    role_require(actor, team, *ANY_ROLE, ADMIN)
+    rows = Quota.objects.filter(team_id__in=team.path).select_related("team", "tier")
+    return rows.order_by("team__path", F("tier__name").asc(nulls_last=True))
+
+
+def quotas_along(path: Sequence[UUID], tiers: Iterable[Tier]) -> list[Quota]:
+    """For the services: the quotas of these teams for these tiers, and for all tiers together."""
+    matching = Q(tier__in=list(tiers)) | Q(tier__isnull=True)
+    return list(Quota.objects.filter(matching, team_id__in=path))
+
+
+def pools_closed_to(team: Team) -> set[UUID]:
+    """The pools that are dedicated to other subtrees."""
+    rows = PoolDedication.objects.values_list("pool_id", "team_id")
+    dedicated = {pool_id for pool_id, _team_id in rows}
+    return dedicated - {pool_id for pool_id, team_id in rows if team_id in team.path}
+
+
+# --- Approval -----------------------------------------------------------------------------------------------
+
+
+def policy_active(company_id: UUID) -> ApprovalPolicy:
+    """The company's approval rules in force. A company always has some, from its creation on."""
+    return ApprovalPolicy.objects.get(company_id=company_id, active=True)
+
+
+@dataclass(frozen=True)
+class Approver:
+    """Who decides a step: people with `role` on `team` (or inherited); no team: the platform's admins."""
+
+    role: str
+    team: Team | None
+    people: tuple[User, ...]
+
+
+def approver_for(*, team: Team, requester: User, role: str = Role.MANAGER, level: str = "team") -> Approver:
+    """The nearest team with somebody in the role, the requester not counted; last the admins."""
+    path = list(team.path) if level == "team" else list(team.path[:-1]) if level == "ancestor" else []
+    eligible = Membership.objects.filter(team_id__in=path, role=role, user__is_active=True)
+    by_team: dict[UUID, list[User]] = {}
+    for one in eligible.exclude(user=requester).select_related("user").order_by("user__username"):
+        by_team.setdefault(one.team_id, []).append(one.user)
+    for team_id in reversed(path):
+        if people := by_team.get(team_id):
+            nearest = team if team_id == team.pk else Team.objects.get(pk=team_id)
+            return Approver(role, nearest, tuple(people))
+    admins = User.objects.filter(is_platform_admin=True, is_active=True).exclude(pk=requester.pk)
+    return Approver(ADMIN, None, tuple(admins.order_by("username")))
+
+
+def _cases(actor: User) -> QuerySet[Case]:
+    visible = visible_q(actor)
+    # An empty condition means "all", but `|` with an empty one would mean "only their own".
+    seen = Q(requester=actor) | visible if visible else visible
+    return Case.objects.filter(seen).select_related(*_CASE_RELATED).prefetch_related(*_CASE_STEPS)
+
+
+def case_list(actor: User, *, state: str | None = None, mine: bool = False) -> QuerySet[Case]:
+    """The cases of the actor's teams and their own, newest first; `mine`: only what they asked for."""
+    cases = _cases(actor)
+    if state:
+        cases = cases.filter(state=state)
+    if mine:
+        cases = cases.filter(requester=actor)
+    return cases.order_by("-opened_at", "-id")
+
+
+def case_get(actor: User, public_id: str) -> Case:
+    """A case of one of the actor's teams, or their own."""
+    found = _cases(actor).filter(public_id=text_for_lookup(public_id)).first()
+    if found is None:
+        raise NotFound("case_unknown", _("There is no such request, or you may not see it."))
+    return found
+
+
+def case_of(actor: User, subject_type: str, subject_id: UUID) -> Case | None:
+    """The latest case about a subject; None if it never needed one, or it is not for the actor."""
+    return (
+        _cases(actor).filter(subject_type=subject_type, subject_id=subject_id).order_by("-opened_at").first()
+    )
+
+
+def cases_to_decide(actor: User) -> QuerySet[Case]:
+    """The open cases whose next step the actor may decide, oldest first. Never their own."""
+    turn = steps_next().filter(may_decide_q(actor), case_id=OuterRef("pk"))
+    cases = Case.objects.filter(Exists(turn), state=CaseState.OPEN).exclude(requester=actor)
+    return cases.select_related(*_CASE_RELATED).prefetch_related(*_CASE_STEPS).order_by("opened_at", "id")
+
+
+def may_decide(actor: User, case: Case) -> bool:
+    """Whether the case waits for a decision that this actor may take."""
+    return cases_to_decide(actor).filter(pk=case.pk).exists()
+
+
+def steps_next() -> QuerySet[CaseStep]:
+    """For each case the step whose turn it is."""
+    earlier = CaseStep.objects.filter(
+        case_id=OuterRef("case_id"), state=StepState.PENDING, order__lt=OuterRef("order")
+    )
+    return CaseStep.objects.filter(~Exists(earlier), state=StepState.PENDING)
+
+
+def may_decide_q(actor: User) -> Q:
+    """The condition, on steps, "this actor may decide it". Admins stand in where nobody else is left."""
+    allowed = Q(pk__in=[])
+    for role in Role.values:
+        allowed |= Q(role=role) & visible_q(actor, roles=[role])
+    if actor.is_platform_admin:
+        eligible = Membership.objects.filter(role=OuterRef("role"), user__is_active=True)
+        others = eligible.exclude(user_id=OuterRef("requester_id")).values("team_id")
+        allowed |= Q(team__isnull=True) | ~Q(team__path__overlap=ArraySubquery(others))
+    return allowed & ~Q(requester=actor)

@@ -1,0 +1,364 @@
+"""Companies, teams, people, roles, quotas and tokens: what changes them. Cases are in `tenants.cases`.
+
+Each service checks the actor's right, changes one thing and records it in the same transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import zoneinfo
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from uuid import UUID
+
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
+
+from gpuyard.audit.services import event_record
+from gpuyard.core import clock, ids
+from gpuyard.core.errors import Conflict, FieldError, Forbidden, Invalid, NotFound
+from gpuyard.core.models import User
+from gpuyard.core.money import UNITS_PER_GPU
+from gpuyard.core.policy import document_dump, document_parse
+from gpuyard.core.text import text_check
+from gpuyard.fleet.models import Tier
+from tenants.cases import (
+    approval_policy_activate,
+    case_decide,
+    case_open,
+    case_withdraw,
+)
+from tenants.models import ApiToken, ApprovalPolicy, Membership, Quota, Role, Team
+from tenants.policies import DEFAULT_DOCUMENT, ApprovalDocument
+from tenants.selectors import ADMIN, role_require
+
+__all__ = [
+    "approval_policy_activate",
+    "case_decide",
+    "case_open",
+    "case_withdraw",
+    "company_create",
+    "membership_add",
+    "membership_remove",
+    "quota_set",
+    "team_create",
+    "token_create",
+    "token_revoke",
+    "user_create",
+]
+
+MOST_UNITS = 10_000_000 * UNITS_PER_GPU
+TOKEN_SCOPES = ("read", "write")  # what gpuyard.api.permissions asks for
+TOKEN_PREFIX = "gpy_"  # noqa: S105 - what tokens look like, not one of them
+_LONGEST_TOKEN_LIFE = timedelta(days=366)
+
+
+# --- Companies, teams, people -------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def company_create(*, actor: User | None, name: str, currency: str, time_zone: str) -> Team:
+    """A new company with the default approval rules. By a platform admin, or by a command (no actor)."""
+    _admin_require(actor)
+    if not (len(currency) == 3 and currency.isascii() and currency.isalpha() and currency.isupper()):
+        raise Invalid(
+            "currency_invalid",
+            _("This is no currency."),
+            field="currency",
+            remedy=_("Give its three capital letters, such as EUR."),
+        )
+    if time_zone not in zoneinfo.available_timezones():
+        raise Invalid(
+            "time_zone_unknown",
+            _("There is no such time zone."),
+            field="time_zone",
+            remedy=_("Give one such as Europe/Berlin."),
+        )
+    key = ids.uuid7()
+    company = Team(id=key, company_id=key, path=[key], currency=currency, time_zone=time_zone)
+    _team_save(company, name)
+    event_record(
+        company_id=key, actor=actor, action="company.create", subject=company, new={"name": company.name}
+    )
+    document = document_dump(document_parse(ApprovalDocument, DEFAULT_DOCUMENT))
+    ApprovalPolicy.objects.create(
+        company=company, version=1, document=document, active=True, created_by=actor
+    )
+    return company
+
+
+@transaction.atomic
+def team_create(*, actor: User, parent: Team, name: str) -> Team:
+    """A new team below `parent`, by a manager of it or a platform admin."""
+    role_require(actor, parent, Role.MANAGER, ADMIN)
+    key = ids.uuid7()
+    team = Team(id=key, company_id=parent.company_id, parent=parent, path=[*parent.path, key])
+    _team_save(team, name)
+    event_record(
+        company_id=team.company_id,
+        actor=actor,
+        action="team.create",
+        subject=team,
+        new={"name": team.name, "parent": parent.public_id},
+    )
+    return team
+
+
+def _team_save(team: Team, name: str) -> None:
+    team.name = text_check(name, field="name", longest=80)
+    with _unique("tenants_team_name", "name", _("A team of this name exists there. Choose another name.")):
+        team.save(force_insert=True)
+    team.refresh_from_db()
+
+
+@transaction.atomic
+def user_create(
+    *,
+    actor: User | None,
+    username: str,
+    password: str | None = None,
+    email: str = "",
+    is_platform_admin: bool = False,
+) -> User:
+    """A new account, by a platform admin or a command (no actor). Without a password nobody can sign in with one."""
+    _admin_require(actor)
+    user = User(
+        username=text_check(username, field="username", longest=150),
+        email=text_check(email, field="email", longest=254, is_optional=True),
+        is_platform_admin=is_platform_admin,
+    )
+    if password is None:
+        user.set_unusable_password()
+    else:
+        _password_check(password, user)
+        user.set_password(password)
+    with _unique("username", "username", _("This name is taken. Choose another one.")):
+        user.save(force_insert=True)
+    event_record(
+        company_id=None,
+        actor=actor,
+        action="user.create",
+        subject=user,
+        new={"username": user.username, "is_platform_admin": is_platform_admin},
+    )
+    return user
+
+
+def _password_check(password: str, user: User) -> None:
+    try:
+        validate_password(password, user)
+    except ValidationError as exc:
+        remedy = _("Choose a longer and less common password.")
+        errors = [FieldError("password", "password_weak", text, remedy) for text in exc.messages]
+        raise Invalid("password_weak", _("The password is too weak."), errors=errors) from exc
+
+
+@transaction.atomic
+def membership_add(*, actor: User, team: Team, user: User, role: str) -> Membership:
+    """Gives a role. Managers give member and manager; finance and auditor watch them, so an admin gives these."""
+    _role_change_require(actor, team, role)
+    membership, is_new = Membership.objects.get_or_create(user=user, team=team, role=role)
+    if is_new:
+        _membership_event(actor, membership, "membership.add")
+    return membership
+
+
+@transaction.atomic
+def membership_remove(*, actor: User, membership: Membership) -> Membership:
+    """Takes a role away, under the same rights."""
+    _role_change_require(actor, membership.team, membership.role)
+    key = membership.pk
+    deleted, _rows = Membership.objects.filter(pk=key).delete()
+    if not deleted:
+        raise NotFound("membership_unknown", _("This role has been taken away already."))
+    _membership_event(actor, membership, "membership.remove")
+    return membership
+
+
+def _role_change_require(actor: User, team: Team, role: str) -> None:
+    if role not in Role.values:
+        raise Invalid(
+            "role_unknown",
+            _("There is no such role."),
+            field="role",
+            remedy=_("Choose one of %(roles)s.") % {"roles": ", ".join(Role.values)},
+        )
+    by_manager = (Role.MANAGER,) if role in (Role.MEMBER, Role.MANAGER) else ()
+    role_require(actor, team, ADMIN, *by_manager)
+
+
+def _membership_event(actor: User, membership: Membership, action: str) -> None:
+    event_record(
+        company_id=membership.team.company_id,
+        actor=actor,
+        action=action,
+        subject=membership.team,
+        new={"user": membership.user.username, "role": membership.role},
+    )
+
+
+# --- Quotas ----------------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def quota_set(*, actor: User, team: Team, tier: Tier | None, guaranteed: int, limit: int | None) -> Quota:
+    """Sets what a team may use of a tier (None: of all together), in units of 1/7000 GPU.
+
+    By a manager of a team above it; a company's own quota is an admin's. Nothing is stopped because of it.
+    """
+    _quota_require(actor, team)
+    _units_check("guaranteed", guaranteed)
+    if limit is not None:
+        _units_check("limit", limit)
+        if limit < guaranteed:
+            message = _("The limit is below the guarantee.")
+            remedy = _("Raise it or lower the guarantee.")
+            raise Invalid("limit_below_guarantee", message, field="limit", remedy=remedy)
+    if tier is None and guaranteed:
+        message = _("For all tiers together there is a limit only.")
+        raise Invalid(
+            "guarantee_without_tier", message, field="guaranteed", remedy=_("Choose a tier, or give 0.")
+        )
+    before = Quota.objects.filter(team=team, tier=tier).values("guaranteed", "limit").first()
+    with _guarantees_fit():
+        quota, _new = Quota.objects.update_or_create(
+            team=team,
+            tier=tier,
+            defaults={"guaranteed": guaranteed, "limit": limit, "updated_at": clock.now()},
+        )
+    label = tier.name if tier else "*"
+    event_record(
+        company_id=team.company_id,
+        actor=actor,
+        action="quota.set",
+        subject=team,
+        old={"tier": label, **before} if before else None,
+        new={"tier": label, "guaranteed": guaranteed, "limit": limit},
+    )
+    return quota
+
+
+def _quota_require(actor: User, team: Team) -> None:
+    if team.parent is None:
+        role_require(actor, team, ADMIN)
+        return
+    try:
+        role_require(actor, team.parent, Role.MANAGER, ADMIN)
+    except NotFound:
+        # A member of this team sees it, so it exists for them.
+        role_require(actor, team, ADMIN)
+
+
+def _units_check(field: str, value: int) -> None:
+    if isinstance(value, bool) or not 0 <= value <= MOST_UNITS:
+        raise Invalid(
+            "out_of_range",
+            _("This number is out of range."),
+            field=field,
+            remedy=_("Give a number from 0 to %(most)s.") % {"most": MOST_UNITS},
+        )
+
+
+@contextmanager
+def _guarantees_fit() -> Iterator[None]:
+    """Turns the trigger's refusal into words."""
+    try:
+        with transaction.atomic():
+            yield
+    except IntegrityError as exc:
+        if _constraint(exc) != "tenants_quota_fits":
+            raise
+        raise Conflict(
+            "guarantees_exceed_parent",
+            _("The guarantees of the teams together would exceed what the team above them has."),
+            field="guaranteed",
+            remedy=_("Lower it, lower a sister team's, or raise the one above first."),
+        ) from exc
+
+
+# --- Tokens ----------------------------------------------------------------------------------------------
+
+
+@transaction.atomic
+def token_create(
+    *, actor: User, name: str, scopes: Collection[str], lifetime: timedelta
+) -> tuple[ApiToken, str]:
+    """A token for the actor's own use of the API, and its secret, which is shown this once and never stored."""
+    wanted = sorted(set(scopes))
+    if not wanted or not set(wanted) <= set(TOKEN_SCOPES):
+        raise Invalid(
+            "scope_unknown",
+            _("There is no such scope."),
+            field="scopes",
+            remedy=_("Choose from %(scopes)s.") % {"scopes": ", ".join(TOKEN_SCOPES)},
+        )
+    if not timedelta(0) < lifetime <= _LONGEST_TOKEN_LIFE:
+        raise Invalid(
+            "lifetime_invalid",
+            _("A token lives for a year at most."),
+            field="lifetime",
+            remedy=_("Choose from 1 to 366 days."),
+        )
+    secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    token = ApiToken.objects.create(
+        user=actor,
+        name=text_check(name, field="name", longest=80),
+        prefix=secret[:8],
+        digest=hashlib.sha256(secret.encode()).hexdigest(),
+        scopes=wanted,
+        expires_at=clock.now() + lifetime,
+    )
+    _token_event(actor, token, "token.create")
+    return token, secret
+
+
+@transaction.atomic
+def token_revoke(*, actor: User, token_id: UUID) -> ApiToken:
+    """Ends one of the actor's own tokens at once; an admin may end anybody's."""
+    mine = ApiToken.objects.all() if actor.is_platform_admin else ApiToken.objects.filter(user=actor)
+    token = mine.filter(pk=token_id).first()
+    if token is None:
+        raise NotFound("token_unknown", _("There is no such token."))
+    token.revoked_at = clock.now()
+    if ApiToken.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=token.revoked_at):
+        _token_event(actor, token, "token.revoke")
+    return token
+
+
+def _token_event(actor: User, token: ApiToken, action: str) -> None:
+    event_record(
+        company_id=None,
+        actor=actor,
+        action=action,
+        subject=token,
+        new={"name": token.name, "scopes": token.scopes, "user": token.user.username},
+    )
+
+
+# --- Shared ----------------------------------------------------------------------------------------------
+
+
+def _admin_require(actor: User | None) -> None:
+    if actor is not None and not actor.is_platform_admin:
+        raise Forbidden("admin_only", _("Only a platform admin may do this."), remedy=_("Ask one of them."))
+
+
+@contextmanager
+def _unique(constraint: str, field: str, message: str) -> Iterator[None]:
+    """Turns the refusal of a unique constraint (part of its name will do) into words."""
+    try:
+        with transaction.atomic():
+            yield
+    except IntegrityError as exc:
+        if constraint not in _constraint(exc):
+            raise
+        raise Conflict("name_taken", message, field=field, remedy=_("Choose another one.")) from exc
+
+
+def _constraint(exc: IntegrityError) -> str:
+    diagnosis = getattr(exc.__cause__, "diag", None)
+    return getattr(diagnosis, "constraint_name", None) or ""
