@@ -15,7 +15,7 @@ UNITS_PER_GPU = 7000
 """A whole GPU. 7000 so that thousandths and sevenths (the compute slices of MIG) are both integers."""
 SLOTS_PER_GPU = 1000
 COMPUTE_SLICES_PER_CARD = 7
-_UNIT_US_PER_GPU_HOUR = UNITS_PER_GPU * 3600 * 1_000_000
+UNIT_US_PER_GPU_HOUR = UNITS_PER_GPU * 3600 * 1_000_000
 
 
 def units_for(
@@ -51,12 +51,12 @@ def amount_total(lines: Iterable[tuple[int, Decimal]], *, places: int = 2) -> De
 
 def exact_amount(unit_us: int, rate: Decimal) -> Fraction:
     """The unrounded amount, for sums and for `round_to_total`."""
-    return Fraction(rate) * unit_us / _UNIT_US_PER_GPU_HOUR
+    return Fraction(rate) * unit_us / UNIT_US_PER_GPU_HOUR
 
 
 def gpu_hours(unit_us: int, *, places: int = 6) -> Decimal:
     """Unit-microseconds as hours of a whole GPU."""
-    return _rounded(Fraction(unit_us, _UNIT_US_PER_GPU_HOUR), places)
+    return _rounded(Fraction(unit_us, UNIT_US_PER_GPU_HOUR), places)
 
 
 def round_to_total(values: Sequence[Fraction | Decimal | int], *, places: int = 2) -> list[Decimal]:
