@@ -182,7 +182,6 @@ class Supervisor:
                 "DJANGO_SETTINGS_MODULE": settings,
                 "GPUYARD_STATE": str(self.folder),
                 "PYTHONUNBUFFERED": "1",
-                "C_FORCE_ROOT": "1",  # celery's warning about root is for servers that others use
             }
         )
 

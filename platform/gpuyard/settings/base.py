@@ -104,7 +104,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 APP_DB_ROLE: str = DATABASES["default"]["USER"]
 OWNER_DB_ROLE: str = DATABASES["owner"]["USER"]
 
-# --- Redis: broker 0, cache 1, results 2 ---------------------------------------------------------------
+# --- Redis: broker 0, cache 1 ---------------------------------------------------------------------------
 REDIS_URL = env.redis("REDIS_URL", _setting("REDIS_URL", "redis://127.0.0.1:1"))
 CACHES = {
     "default": {
@@ -205,7 +205,9 @@ SPECTACULAR_SETTINGS = {
 
 # --- Tasks -------------------------------------------------------------------------------------------------
 CELERY_BROKER_URL = f"{REDIS_URL}/0"
-CELERY_RESULT_BACKEND = f"{REDIS_URL}/2"
+# No result backend: what a task did is in the database, and with Redis down the backend's own retries would
+# hold a request for 20 s.
+CELERY_RESULT_BACKEND = None
 CELERY_TASK_DEFAULT_QUEUE = "default"
 # The pass has a queue of its own, so that no other work delays it.
 CELERY_TASK_ROUTES = {
@@ -229,8 +231,6 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_timeout": 1,
     "max_retries": 0,
 }
-CELERY_REDIS_SOCKET_CONNECT_TIMEOUT = 1
-CELERY_REDIS_SOCKET_TIMEOUT = 1
 CELERY_TIMEZONE = "UTC"
 CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1

@@ -67,12 +67,12 @@ def database(name: str, url: str) -> dict[str, Any]:
 
 
 def redis(name: str, url: str) -> str:
-    """The server part of a Redis URL; the database numbers are ours (broker 0, cache 1, results 2)."""
+    """The server part of a Redis URL; the database numbers are ours (broker 0, cache 1)."""
     parts = urlsplit(url)
     if parts.scheme not in {"redis", "rediss"} or not parts.hostname:
         raise ImproperlyConfigured(
             f"{name} must look like redis://:password@host:port, not {parts.scheme}://…."
         )
     if parts.path.strip("/") not in {"", "0"}:
-        raise ImproperlyConfigured(f"{name} must name no database number: GPU Yard uses 0, 1 and 2.")
+        raise ImproperlyConfigured(f"{name} must name no database number: GPU Yard uses 0 and 1.")
     return url.split("?", 1)[0].rstrip("/").removesuffix("/0")
