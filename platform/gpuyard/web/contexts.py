@@ -464,7 +464,7 @@ class CaseCard:
     reason: str
     facts: Sequence[Fact]
     rule: str
-    rule_why: str
+    rule_why: str  # finishes “because …”, without a full stop
     effect: str  # what approving does
     may_decide: bool
     refusal: str  # why the reader may not decide: "You asked for this yourself."

@@ -1,5 +1,6 @@
 """How numbers, times and states are written for people. Pure: no database, no request."""
 
+import math
 import re
 from dataclasses import dataclass
 from datetime import datetime
@@ -131,6 +132,8 @@ def ago(moment: datetime, now: datetime) -> str:
     seconds = (now - moment).total_seconds()
     if abs(seconds) < 5:
         return str(_("now"))
+    if abs(seconds) >= MINUTE:
+        seconds -= math.fmod(seconds, MINUTE)  # how long ago needs no seconds, a running clock does
     if seconds < 0:
         return str(_("in %(time)s") % {"time": duration(-seconds)})
     return str(_("%(time)s ago") % {"time": duration(seconds)})

@@ -82,6 +82,13 @@ def initials(name: str) -> str:
 
 
 @register.filter
+def hours(gpu_hours: Decimal) -> str:
+    """GPU hours, finer the fewer they are."""
+    places = 1 if gpu_hours >= 100 else 2 if gpu_hours >= 1 else 4
+    return wording.number(round(Decimal(gpu_hours), places))
+
+
+@register.filter
 def gib(mebibytes: int) -> str:
     return f"{wording.number(round(Decimal(mebibytes) / 1024, 1))} GiB"
 
@@ -183,7 +190,7 @@ def quota_bar(line: QuotaLine) -> SafeString:
         Part(fill="active", value=line.used, label=""),
         Part(fill="claimed", value=line.claimed, label=""),
     ]
-    return bullet(parts, line.scale, label, line.guaranteed)
+    return bullet(parts, line.scale, label, line.guaranteed or None)
 
 
 def percent(value: float | Decimal, scale: float | Decimal) -> str:
@@ -224,8 +231,9 @@ def cells(row: Sequence[Cell], label: str) -> SafeString:
     if row:
         drawn.insert(0, _outline(island_start, x))
     return format_html(
-        '<svg class="nd-g" width="{}" height="26" role="img" aria-label="{}">{}</svg>',
+        '<svg class="nd-g" width="{}" height="26" role="{}" aria-label="{}">{}</svg>',
         x,
+        "group" if any(cell.url for cell in row) else "img",
         label,
         format_html_join("", "{}", ((one,) for one in drawn)),
     )
