@@ -58,7 +58,7 @@ class Shim:
         self._message = ""
         self._kill_at_s: float | None = None
         self._time_up_s: float | None = None
-        self._stop_seen = 0
+        self._stop_seen = (0, 0)
         self._told_to_end = False  # by a bare SIGTERM
         self._lease_read_s = 0.0
         self._lease_s = launch["lease_deadline_s"]
@@ -216,7 +216,7 @@ class Shim:
         stop = self._read_stop()
         if stop is not None:
             self._end("stopped", stop["grace_s"])
-        elif self._told_to_end and self._stop_seen == 0:
+        elif self._told_to_end and self._stop_seen == (0, 0):
             self._end("stopped", self._launch["grace_s"])
         self._told_to_end = False
         if self._time_up_s is not None and now_s >= self._time_up_s:
@@ -232,9 +232,10 @@ class Shim:
         """The agent's wish, once for each time that it was written."""
         path = self._path(records.STOP_FILE)
         try:
-            written = os.stat(path).st_mtime_ns
+            status = os.stat(path)
         except FileNotFoundError:
             return None
+        written = (status.st_mtime_ns, status.st_ino)
         if written == self._stop_seen:
             return None
         self._stop_seen = written
@@ -353,7 +354,7 @@ def _start_error(error: OSError | ValueError, launch: records.Launch) -> str:
     if isinstance(error, OSError) and error.filename == launch["working_dir"]:
         return f"working_dir {launch['working_dir']}: {error.strerror}"
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    return f"command {launch['argv'][0]}: {reason}"
+    return f"command {launch['argv'][0]}: {reason}".replace("\0", "\ufffd")
 
 
 def supervisor_descriptor() -> int | None:
@@ -372,6 +373,9 @@ def supervisor_descriptor() -> int | None:
 
 
 def main(folder: str) -> int:
+    os.chdir("/")
+    if os.getpgrp() != os.getpid():
+        os.setsid()  # a Ctrl-C in the agent's terminal is not meant for replicas
     lock = os.open(records.path_of(folder, records.LOCK_FILE), os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,26 +20,28 @@ _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 class ProcessRunner:
     def __init__(self, *, supervisor: int | None = None) -> None:
         self._supervisor = supervisor
+        if supervisor is not None:
+            os.set_inheritable(supervisor, True)  # by the shims; nothing else is started from here
         self._boot_id = clock.boot_id()
-        self._shims: dict[str, subprocess.Popen[bytes]] = {}  # started in this life of the agent
+        self._shims: dict[str, int] = {}  # pids of those started in this life of the agent and not waited for
         self._tries: dict[str, int] = {}
 
     def start(self, folder: ReplicaFolder) -> None:
         self._tries[folder.path] = self._tries.get(folder.path, 0) + 1
         # -S: without site-packages the shim starts in a third of the time
         argv = [sys.executable, "-S", "-P", "-m", "gpuyard_agent.shim", folder.path]
+        log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         try:
-            with open(folder.file(SHIM_LOG), "ab") as log:
-                self._shims[folder.path] = subprocess.Popen(  # our own module, no shell
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd="/",
-                    env=self._shim_environment(),
-                    pass_fds=() if self._supervisor is None else (self._supervisor,),
-                    start_new_session=True,
-                )
+            self._shims[folder.path] = os.posix_spawn(
+                sys.executable,
+                argv,
+                self._shim_environment(),
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 1, folder.file(SHIM_LOG), log_flags, 0o600),
+                    (os.POSIX_SPAWN_DUP2, 1, 2),
+                ],
+            )
         except OSError as error:  # no memory, no process slot: the next look tries again
             logger.error("replica %s: the shim could not be started: %s", folder.order.replica_id, error)
 
@@ -66,6 +67,7 @@ class ProcessRunner:
         ended: records.Exit | None = folder.read(records.EXIT_FILE)
         if ended is not None and ended["clean"]:
             self._reap(folder)
+            self._tries.pop(folder.path, None)
             return self._exited(folder, ended, owner_pid=None)
         owner = self._live_shim(folder)
         if owner is not None:
@@ -125,8 +127,7 @@ class ProcessRunner:
 
     def _before_shim(self, folder: ReplicaFolder) -> Observation:
         """Its shim is just starting, or an agent was killed before it could start one."""
-        running = self._shims.get(folder.path)
-        if running is None or running.poll() is not None:
+        if self._reap(folder):
             if os.path.exists(folder.file(records.SHIM_FILE)):
                 return Observation("starting")  # it came and went meanwhile: the next look tells
             if self._tries.get(folder.path, 0) >= MAX_START_TRIES:
@@ -166,8 +167,10 @@ class ProcessRunner:
                     found[stat.pid] = stat
         return [stat for stat in found.values() if not stat.is_gone]
 
-    def _reap(self, folder: ReplicaFolder) -> None:
-        running = self._shims.get(folder.path)
-        if running is not None and running.poll() is not None:
-            self._shims.pop(folder.path)
-            self._tries.pop(folder.path, None)
+    def _reap(self, folder: ReplicaFolder) -> bool:
+        """True when no shim of ours is left for this replica."""
+        pid = self._shims.get(folder.path)
+        if pid is not None and os.waitpid(pid, os.WNOHANG)[0] == 0:
+            return False
+        self._shims.pop(folder.path, None)
+        return True
