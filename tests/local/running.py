@@ -84,5 +84,6 @@ def _address(process: "subprocess.Popen[str]") -> str:
     for line in process.stdout:
         lines.append(line)
         if line.startswith("GPU Yard serves on "):
-            return line.split()[4].rstrip(".")
+            address: str = line.split()[4].rstrip(".")
+            return address
     raise AssertionError(f"it ended before it served:\n{''.join(lines)}")
