@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ PEERS = [
 ]
 
 
-def environment_of(**changes: object) -> dict[str, str]:
+def environment_of(**changes: Any) -> dict[str, str]:
     return replica_environment(
         make_order(**changes), visible_devices="0,1", work_folder="/work", temporary="/tmp/x"
     )

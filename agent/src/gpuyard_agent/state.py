@@ -71,7 +71,10 @@ class StateFolder:
         files.write_json(self.lease_file, lease)
 
     def close(self) -> None:
-        os.close(self._lock)
+        """Lets another agent have the folder. Safe to repeat."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _read(self, name: str) -> Any:
         path = self._file(name)
