@@ -23,10 +23,12 @@ class Companies(APIView):
 
     @idempotent
     def post(self, request: Request) -> Response:
-        if request.data["name"] == "":
+        assert isinstance(request.data, dict)
+        name = request.data["name"]
+        if name == "":
             raise Invalid(field="name")
-        made = factories.company(request.data["name"])
-        if request.data["name"] == "half":
+        made = factories.company(name)
+        if name == "half":
             return Response({}, status=409)
         return Response({"id": made.public_id}, status=201, headers={"Location": "/x"})
 

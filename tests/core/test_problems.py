@@ -182,7 +182,7 @@ def test_a_fault_of_ours_is_not_hidden() -> None:
         ("INSERT INTO core_user (username) VALUES (%s)", "x" * 200, "max_length"),
     ],
 )
-def test_what_the_database_cannot_store(statement: str, value: object, code: str) -> None:
+def test_what_the_database_cannot_store(statement: str, value: str | int, code: str) -> None:
     with pytest.raises(DataError) as caught, connection.cursor() as cursor:
         cursor.execute(statement, [value])
     assert problem(caught.value)["code"] == code

@@ -105,7 +105,7 @@ def _depths(links: list[Link], children: dict[str, list[Link]]) -> dict[str, int
 
 
 def _weight(one: Link, depth: dict[str, int]) -> tuple[int, bool, int]:
-    return (depth[one.id], one.content_ok, -one.sequence)
+    return (depth[one.id], one.content_ok, one.sequence)
 
 
 def _by_sequence(one: Link) -> int:
@@ -136,8 +136,11 @@ def _missing_before(start: Link, links: list[Link]) -> Iterable[Finding]:
     if first < start.sequence:
         span = f"#{first}" if first == start.sequence - 1 else f"#{first} to #{start.sequence - 1}"
         return [Finding("deleted", first, start.sequence - 1, None, f"{span} is missing.")]
-    if not start.content_ok or before is None:
+    if not start.content_ok:
         return []  # its own `prev` was changed: it is named as altered
+    if before is None:
+        message = f"What stood before #{start.sequence} was deleted."
+        return [Finding("deleted", start.sequence, start.sequence, start.id, message)]
     message = (
         f"#{start.sequence} was not sealed after this #{before.sequence}: "
         "it was replaced and sealed anew, or what stood between them was deleted."
@@ -154,9 +157,14 @@ def _reordered(kept: list[Link], inserted_at: set[int]) -> list[Finding]:
         moved = [
             after
             for before, after in pairwise([origin, *kept])
-            if after.prev == before.hash and set(range(before.sequence + 1, after.sequence)) - inserted_at
+            if after.prev == before.hash and not _counts_on(before, after, inserted_at)
         ]
     return [_finding("reordered", one) for one in moved]
+
+
+def _counts_on(before: Link, after: Link, inserted_at: set[int]) -> bool:
+    between = set(range(before.sequence + 1, after.sequence))
+    return before.sequence < after.sequence and between <= inserted_at
 
 
 _MESSAGES = {

@@ -61,7 +61,9 @@ class Event(models.Model):
             ),
             models.CheckConstraint(
                 condition=Q(sequence__isnull=True, prev__isnull=True, hash__isnull=True)
-                | Q(sequence__gt=0, prev__regex="^[0-9a-f]{64}$", hash__regex="^[0-9a-f]{64}$"),
+                # a CHECK that is NULL passes: each column is asked for by name
+                | Q(sequence__isnull=False, prev__isnull=False, hash__isnull=False)
+                & Q(sequence__gt=0, prev__regex="^[0-9a-f]{64}$", hash__regex="^[0-9a-f]{64}$"),
                 name="audit_event_sealed_whole",
             ),
         ]

@@ -211,7 +211,7 @@ def chain_verify(company_id: UUID | None, *, anchors: Sequence[Anchor] = ()) -> 
     """Recomputes every seal of a chain, compares it with earlier verifications, and stores the outcome."""
     known = [*anchors, *(Anchor(*pair) for pair in selectors.anchors_stored(company_id))]
     sequence, last_hash, is_intact = _walk(company_id)
-    findings = [] if is_intact else diagnose([link(row) for row in selectors.rows_sealed(company_id)])
+    findings = [] if is_intact else _diagnose(company_id, sequence)
     findings += _compare_anchors(company_id, known, last_sequence=sequence)
     Verification.objects.create(
         company_id=company_id,
@@ -221,6 +221,12 @@ def chain_verify(company_id: UUID | None, *, anchors: Sequence[Anchor] = ()) -> 
     )
     unsealed_count = Event.objects.filter(company_id=company_id, sequence__isnull=True).count()
     return ChainReport(company_id, sequence, last_hash, unsealed_count, tuple(findings))
+
+
+def _diagnose(company_id: UUID | None, last_sequence: int) -> list[Finding]:
+    findings = diagnose([link(row) for row in selectors.rows_sealed(company_id)])
+    # A broken chain is never reported as intact, whatever the diagnosis makes of it.
+    return findings or [Finding("altered", 1, last_sequence, None, "The chain does not hold.")]
 
 
 def _walk(company_id: UUID | None) -> tuple[int, str, bool]:

@@ -36,7 +36,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'indexes': [models.Index(fields=['subject_type', 'subject_id', 'created_at'], name='audit_event_subject'), models.Index(fields=['company_id', 'created_at'], name='audit_event_company'), models.Index(condition=models.Q(('sequence__isnull', True)), fields=['company_id'], name='audit_event_unsealed')],
-                'constraints': [models.UniqueConstraint(condition=models.Q(('sequence__isnull', False)), fields=('company_id', 'sequence'), name='audit_event_sequence', nulls_distinct=False), models.CheckConstraint(condition=models.Q(models.Q(('hash__isnull', True), ('prev__isnull', True), ('sequence__isnull', True)), models.Q(('hash__regex', '^[0-9a-f]{64}$'), ('prev__regex', '^[0-9a-f]{64}$'), ('sequence__gt', 0)), _connector='OR'), name='audit_event_sealed_whole')],
+                'constraints': [models.UniqueConstraint(condition=models.Q(('sequence__isnull', False)), fields=('company_id', 'sequence'), name='audit_event_sequence', nulls_distinct=False), models.CheckConstraint(condition=models.Q(models.Q(('hash__isnull', True), ('prev__isnull', True), ('sequence__isnull', True)), models.Q(('hash__isnull', False), ('prev__isnull', False), ('sequence__isnull', False), ('hash__regex', '^[0-9a-f]{64}$'), ('prev__regex', '^[0-9a-f]{64}$'), ('sequence__gt', 0)), _connector='OR'), name='audit_event_sealed_whole')],
             },
         ),
         migrations.CreateModel(

@@ -1,0 +1,118 @@
+import json
+import uuid
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from gpuyard.audit import selectors
+from gpuyard.audit.masking import MASK, masked
+from gpuyard.audit.models import Event, Source
+from gpuyard.audit.services import Actor, Subject, event_draft, event_record, events_record
+from gpuyard.core import clock
+from tests import factories
+from tests.audit.chains import COMPANY, record
+
+
+@pytest.mark.django_db
+def test_an_event_says_who_did_what_to_what() -> None:
+    company, person = factories.company(), factories.user(username="ada")
+    stored = event_record(
+        company_id=company.id,
+        actor=person,
+        action="team.rename",
+        subject=company,
+        old={"name": "a"},
+        new={"name": "b", "cost": Decimal("1.50")},
+        reason="typing error",
+        source=Source.WEB,
+    )
+    event = Event.objects.get(pk=stored.pk)
+    assert (event.actor_id, event.actor_label, event.source) == (person.pk, "ada", "web")
+    assert (event.subject_type, event.subject_id, event.subject_label) == ("team", company.pk, company.name)
+    assert (event.old, event.new) == ({"name": "a"}, {"name": "b", "cost": "1.50"})
+    assert abs(event.created_at - clock.now()) < timedelta(seconds=30)
+    assert event.sequence is None
+
+
+@pytest.mark.django_db
+def test_acting_for_somebody_else_is_recorded() -> None:
+    event = event_record(
+        company_id=None,
+        actor=Actor("root", uuid.uuid4(), on_behalf_of="ada"),
+        action="token.create",
+        subject=Subject("token", None, "laptop"),
+    )
+    assert (event.actor_label, event.on_behalf_of_label, event.subject_label) == ("root", "ada", "laptop")
+
+
+@pytest.mark.django_db
+def test_no_actor_is_the_system() -> None:
+    assert record().actor_label == "system"
+
+
+@pytest.mark.django_db
+def test_many_events_in_one_statement(django_assert_num_queries: Any) -> None:
+    drafts = [
+        event_draft(company_id=COMPANY, actor=None, action="x", subject=Subject("x", None)) for _ in range(50)
+    ]
+    with django_assert_num_queries(1):
+        events_record(drafts)
+    assert Event.objects.count() == 50
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_event_outside_a_transaction_is_refused() -> None:
+    with pytest.raises(transaction.TransactionManagementError):
+        event_record(company_id=None, actor=None, action="x", subject=Subject("x", None))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_event_is_gone_with_its_act() -> None:
+    with transaction.atomic():
+        record()
+        transaction.set_rollback(True)
+    assert Event.objects.count() == 0
+
+
+@pytest.mark.django_db
+def test_events_are_listed_by_company_action_and_subject() -> None:
+    first, second, _other = record(1), record(2), record(3, company_id=None)
+    assert list(selectors.event_list(company_id=COMPANY)) == [second, first]
+    assert list(selectors.event_list(company_id=COMPANY, action="workload")) == [second, first]
+    assert list(selectors.event_list(company_id=COMPANY, action="work")) == []
+    assert first.subject_id is not None
+    assert list(selectors.subject_events("workload", first.subject_id)) == [first]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "password",
+        "Password",
+        "api-key",
+        "client_secret",
+        "join_token",
+        "Authorization",
+        "set-cookie",
+        "AWS_SECRET",
+    ],
+)
+def test_a_secret_is_masked(key: str) -> None:
+    document = masked({"node": {key: "hunter2", "others": [{key: ["hunter2"]}]}})
+    assert "hunter2" not in json.dumps(document)
+    assert document["node"][key] == MASK
+
+
+def test_an_environment_keeps_its_names_only() -> None:
+    assert masked({"env": {"WANDB": "hunter2"}, "fencing_token": 7, "name": "x"}) == {
+        "env": {"WANDB": MASK},
+        "fencing_token": 7,
+        "name": "x",
+    }
+
+
+def test_no_secret_is_still_no_secret() -> None:
+    assert masked({"password": None}) == {"password": None}
