@@ -9,5 +9,6 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", healthz, name="healthz"),
+    path("agent/v1/", include("scheduling.agents.urls")),
     path("api/v1/", include("gpuyard.api.urls")),
 ]

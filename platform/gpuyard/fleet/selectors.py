@@ -1,0 +1,55 @@
+"""Reading the fleet. Capacity is no secret: everybody signed in may see it; who holds a GPU is for tenants to say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import QuerySet
+
+from gpuyard.core.errors import NotFound
+from gpuyard.core.models import User
+from gpuyard.fleet.models import Node, NodeState
+
+FREEZE_SHARE_PCT = 20
+FREEZE_COUNT = 3
+
+
+def node_list(actor: User) -> QuerySet[Node]:
+    """All nodes that are not retired, by name."""
+    return Node.objects.exclude(state=NodeState.RETIRED).select_related("pool").order_by("name")
+
+
+def node_get(actor: User, public_id: str) -> Node:
+    """One node, retired ones included."""
+    node = Node.objects.select_related("pool").filter(public_id=public_id).first()
+    if node is None:
+        raise NotFound()
+    return node
+
+
+@dataclass(frozen=True)
+class Silence:
+    """How much of the fleet has not been heard of for longer than its lease."""
+
+    silent_count: int
+    node_count: int
+
+    @property
+    def is_frozen(self) -> bool:
+        """So many at once that rather we are cut off: no evictions, requeues or reclaims until that ends."""
+        return (
+            self.silent_count >= FREEZE_COUNT and self.silent_count * 100 > FREEZE_SHARE_PCT * self.node_count
+        )
+
+
+def fleet_silence(now: datetime) -> Silence:
+    """Counts the nodes that should be in contact. A cordoned node is not counted: its silence is known of."""
+    nodes = Node.objects.filter(state__in=[NodeState.READY, NodeState.LOST], cordoned=False)
+    rows = list(nodes.values_list("last_sync_at", "lease_s"))
+    return Silence(sum(is_silent(last, lease_s, now) for last, lease_s in rows), len(rows))
+
+
+def is_silent(last_sync_at: datetime | None, lease_s: int, now: datetime) -> bool:
+    """Whether a node's lease has passed."""
+    return last_sync_at is None or now - last_sync_at > timedelta(seconds=lease_s)

@@ -1,0 +1,114 @@
+"""What a node's agent shall run: the answer's `replicas`, in a handful of queries however many there are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from gpuyard.fleet.models import Node
+from scheduling.models import Allocation, PortLease, Replica
+from scheduling.states import ALLOCATION_LIVE, AttemptState, ReplicaState
+
+GRACE_DEFAULT_S = 10
+RENDEZVOUS = "rendezvous"
+_DESIRED = (
+    ReplicaState.ASSIGNED,
+    ReplicaState.STARTING,
+    ReplicaState.RUNNING,
+    ReplicaState.STOPPING,
+    ReplicaState.LOST,
+)
+
+
+def replicas_of(node: Node) -> list[Replica]:
+    """What is on the node, with all that an agent has to know of it."""
+    return list(
+        Replica.objects.filter(node=node, state__in=_DESIRED)
+        .select_related("node", "spec", "attempt__workload__team")
+        .order_by("id")
+    )
+
+
+def desired_replicas(replicas: Sequence[Replica]) -> list[dict[str, Any]]:
+    """The orders for an agent, in the order of the replicas."""
+    if not replicas:
+        return []
+    gpus = _gpus([replica.pk for replica in replicas])
+    attempts = {replica.attempt_id for replica in replicas}
+    leases, sizes = _leases(attempts), _world_sizes(attempts)
+    return [
+        _order(replica, gpus[replica.pk], leases[replica.attempt_id], sizes[replica.attempt_id])
+        for replica in replicas
+    ]
+
+
+def desired_digest(orders: Sequence[dict[str, Any]]) -> str:
+    """Changes if and only if the orders do."""
+    return hashlib.sha256(json.dumps(orders, sort_keys=True).encode()).hexdigest()
+
+
+def _order(
+    replica: Replica, gpus: list[tuple[str, int]], leases: list[PortLease], world_size: int
+) -> dict[str, Any]:
+    attempt, workload, spec = replica.attempt, replica.attempt.workload, replica.spec.document
+    return {
+        "replica_id": str(replica.pk),
+        "fencing_token": replica.fencing_token,
+        "desired": "stop" if _shall_stop(replica) else "run",
+        "grace_s": spec.get("grace_s", GRACE_DEFAULT_S),
+        "on_disconnect": spec.get("on_disconnect", "keep"),
+        "command": spec["command"],
+        "env": spec.get("env") or {},
+        "working_dir": spec.get("working_dir"),
+        "gpu_uuids": [device for device, _ in gpus],
+        "gpu_indexes": [index for _, index in gpus],
+        "cpu_m": replica.cpu_m,
+        "memory_mib": replica.memory_mib,
+        "time_limit_s": spec.get("time_limit_s"),
+        "rank": replica.index,
+        "world_size": world_size,
+        "workload_id": workload.public_id,
+        "attempt": attempt.number,
+        "team": workload.team.public_id,
+        "ports": [_port(lease) for lease in leases if lease.replica_id == replica.pk],
+        "peers": [_peer(lease) for lease in leases if lease.name == RENDEZVOUS],
+    }
+
+
+def _shall_stop(replica: Replica) -> bool:
+    return replica.state == ReplicaState.STOPPING or replica.attempt.state == AttemptState.STOPPING
+
+
+def _port(lease: PortLease) -> dict[str, Any]:
+    return {"name": lease.name, "port": lease.port, "health_path": lease.health_path or None}
+
+
+def _peer(lease: PortLease) -> dict[str, Any]:
+    return {"rank": lease.replica.index, "address": lease.node.advertise_address, "port": lease.port}
+
+
+def _gpus(replica_ids: list[UUID]) -> dict[UUID, list[tuple[str, int]]]:
+    found: dict[UUID, list[tuple[str, int]]] = defaultdict(list)
+    rows = Allocation.objects.filter(replica__in=replica_ids, state__in=ALLOCATION_LIVE)
+    for replica_id, device, index in rows.order_by("gpu__index", "gpu__device_uuid").values_list(
+        "replica_id", "gpu__device_uuid", "gpu__index"
+    ):
+        found[replica_id].append((device, index))
+    return found
+
+
+def _world_sizes(attempt_ids: set[UUID]) -> Counter[UUID]:
+    return Counter(Replica.objects.filter(attempt__in=attempt_ids).values_list("attempt_id", flat=True))
+
+
+def _leases(attempt_ids: set[UUID]) -> dict[UUID, list[PortLease]]:
+    """The ports of each attempt, those of the ranks on other nodes included: an agent is told its peers."""
+    found: dict[UUID, list[PortLease]] = defaultdict(list)
+    rows = PortLease.objects.filter(replica__attempt__in=attempt_ids).select_related("node", "replica")
+    for lease in rows.order_by("replica__index", "port"):
+        found[lease.replica.attempt_id].append(lease)
+    return found

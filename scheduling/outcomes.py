@@ -1,0 +1,134 @@
+"""What the ends of replicas mean for their attempt, and what an attempt's end means for its workload. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db import models
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from scheduling.models import Kind
+from scheduling.states import WorkloadState
+
+
+class EndReason(models.TextChoices):
+    """Why an attempt ends: decided once, when it begins to stop; kept in `Attempt.end_reason`."""
+
+    SUCCEEDED = "succeeded", gettext_lazy("All replicas ended with exit code 0")
+    REPLICA_FAILED = "replica_failed", gettext_lazy("A replica failed")
+    STOP_REQUESTED = "stop_requested", gettext_lazy("It was stopped")
+    TIME_LIMIT = "time_limit", gettext_lazy("It reached its time limit")
+    LEASE = "lease", gettext_lazy("Its node was cut off and ended it, as asked for")
+    NODE_LOST = "node_lost", gettext_lazy("Its node was lost")
+
+
+class ExitReason(models.TextChoices):
+    """How a replica ended: what agents report, and one that only the server gives."""
+
+    EXITED = "exited"
+    SIGNAL = "signal"
+    TIME_LIMIT = "time_limit"
+    LEASE = "lease"
+    START_FAILED = "start_failed"
+    STOPPED = "stopped"
+    NODE_LOST = "node_lost"
+
+
+# Nobody's fault: the workload goes back to the queue.
+REQUEUED = frozenset({EndReason.LEASE, EndReason.NODE_LOST})
+_SESSIONS = frozenset({Kind.INFERENCE, Kind.DEVELOPMENT})
+
+
+@dataclass(frozen=True)
+class Exit:
+    """One replica's end. `reason` "": it has not ended."""
+
+    index: int
+    reason: str
+    exit_code: int | None
+    message: str = ""
+
+    @property
+    def is_success(self) -> bool:
+        return self.reason == ExitReason.EXITED and self.exit_code == 0
+
+
+def exit_code_of(exit_code: int | None, signal: int | None) -> int | None:
+    """A signal as shells write it, where the program had no code of its own."""
+    return 128 + signal if exit_code is None and signal else exit_code
+
+
+def cause_of(exits: list[Exit]) -> tuple[EndReason, Exit] | None:
+    """Why an attempt that nobody stopped must end now; None: no exit demands it.
+
+    A failure outweighs the rest, because it explains them: of several, the lowest rank's.
+    """
+    ended = [one for one in exits if one.reason and not one.is_success]
+    for reason, means in _CAUSES:
+        for one in ended:
+            if one.reason in reason:
+                return means, one
+    return None
+
+
+_CAUSES: tuple[tuple[frozenset[str], EndReason], ...] = (
+    (
+        frozenset({ExitReason.EXITED, ExitReason.SIGNAL, ExitReason.START_FAILED}),
+        EndReason.REPLICA_FAILED,
+    ),
+    (frozenset({ExitReason.TIME_LIMIT}), EndReason.TIME_LIMIT),
+    (frozenset({ExitReason.LEASE}), EndReason.LEASE),
+    (frozenset({ExitReason.NODE_LOST}), EndReason.NODE_LOST),
+    # Its node ended it without being asked: nothing of the program's own.
+    (frozenset({ExitReason.STOPPED}), EndReason.NODE_LOST),
+)
+
+
+def cause_text(reason: EndReason, one: Exit, replica_count: int) -> str:
+    """What people read beside the state."""
+    if reason != EndReason.REPLICA_FAILED:
+        return str(reason.label)
+    who = _("Replica %(index)s") % {"index": one.index} if replica_count > 1 else _("The program")
+    if one.reason == ExitReason.START_FAILED:
+        text = _("%(who)s could not start") % {"who": who}
+    elif one.reason == ExitReason.SIGNAL and one.exit_code is not None:
+        text = _("%(who)s was ended by signal %(signal)s") % {"who": who, "signal": one.exit_code - 128}
+    else:
+        text = _("%(who)s ended with exit code %(code)s") % {"who": who, "code": one.exit_code}
+    return f"{text}: {one.message}" if one.message else text
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an attempt leaves its workload."""
+
+    state: WorkloadState
+    exit_code: int | None
+    reason: str
+
+
+def workload_outcome(
+    *,
+    kind: str,
+    end_reason: str,
+    was_running: bool,
+    stopped_by_owner: bool,
+    stop_requested: bool,
+    exits: list[Exit],
+    told: str,
+    failed_code: int | None,
+) -> Ended:
+    """The workload's next state once nothing of the attempt is left. `told`: the reason given when it stopped."""
+    if exits and all(one.is_success for one in exits):
+        return Ended(WorkloadState.SUCCEEDED, 0, "")
+    if end_reason == EndReason.REPLICA_FAILED:
+        return Ended(WorkloadState.FAILED, failed_code, told)
+    if end_reason == EndReason.TIME_LIMIT:
+        is_session = kind in _SESSIONS
+        return Ended(WorkloadState.SUCCEEDED if is_session else WorkloadState.FAILED, None, told)
+    if stop_requested or end_reason == EndReason.STOP_REQUESTED:
+        # A service or session has no end of its own: its owner's stop is how it succeeds.
+        is_done = kind in _SESSIONS and was_running and stopped_by_owner
+        return Ended(WorkloadState.SUCCEEDED if is_done else WorkloadState.CANCELLED, None, told)
+    return Ended(WorkloadState.WAITING, None, told)
