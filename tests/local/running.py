@@ -31,12 +31,13 @@ def manage(state: Path, *arguments: str, timeout_s: float = 90) -> subprocess.Co
 
 
 def processes_of(state: Path) -> dict[int, str]:
-    """Processes that were started for this state folder, by what their environment says."""
+    """Processes of this state folder: by their environment, or, since Valkey overwrites that, where they stand."""
     mark = f"GPUYARD_STATE={state}".encode()
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if mark in (folder / "environ").read_bytes().split(b"\0"):
+            inside = state in Path(os.readlink(folder / "cwd")).parents
+            if inside or mark in (folder / "environ").read_bytes().split(b"\0"):
                 command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 found[int(folder.name)] = command
         except OSError:

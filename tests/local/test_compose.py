@@ -11,6 +11,7 @@ import psycopg
 import pytest
 import yaml
 
+from gpuyard.local.postgres import PostgresServer
 from gpuyard.local.services import LocalServices
 from tests.local.running import ROOT, clean_environment
 
@@ -116,7 +117,7 @@ def test_the_roles_script_makes_the_two_roles(state: Path, monkeypatch: pytest.M
     services.start()
     try:
         postgres = services.servers[0]
-        assert hasattr(postgres, "data")
+        assert isinstance(postgres, PostgresServer)
         with psycopg.connect(postgres.url("postgres", "postgres"), autocommit=True) as connection:
             for leftover in ("DATABASE gpuyard", "ROLE gpuyard_app", "ROLE gpuyard_owner"):
                 connection.execute(f"DROP {leftover}")
