@@ -57,8 +57,8 @@ def _why_now(why: _Data, names: Names) -> str:
     if why["rule"] == "guaranteed":
         share = f"team {team} used {used} of its {guaranteed} guaranteed GPUs"
         return f"Inside the guarantee: {share} and asked for {asked}"
-    lends = f"{asked} GPUs beyond the guarantee of team {team} ({used} of {guaranteed} used) were free"
-    return f"Borrowed: {lends}; they may be taken back for a guarantee"
+    lent = f"{asked} beyond the guarantee of team {team}, which used {used} of {guaranteed}"
+    return f"Borrowed: {lent}; may be taken back for a guarantee"
 
 
 def _why_here(start: Start, names: Names) -> str:

@@ -195,9 +195,10 @@ class Etas:
         return low
 
     def _fits_after(self, tier: TierNodes, shape: Shape, count: int) -> bool:
-        gpus = np.minimum(
-            tier.usable + self._released(self._tier_gpus(tier.tier_id), tier, count), tier.ready
-        )
+        # GPUs that are held but not ready may be among those given back: count them out, rather late than wrong.
+        unready = tier.total - tier.free - (tier.ready - tier.usable)  # (tier nodes,)
+        released = self._released(self._tier_gpus(tier.tier_id), tier, count)
+        gpus = tier.usable + np.maximum(0, released - unready)
         cpu = self._fleet.cpu_free[tier.nodes] + self._released(self._cpu, tier, count)
         memory = self._fleet.memory_free[tier.nodes] + self._released(self._memory, tier, count)
         fit = replicas_that_fit(shape, gpus, cpu, memory) * self._fleet.open_nodes(tier, shape.pool_ids)

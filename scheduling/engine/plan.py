@@ -97,8 +97,7 @@ class _Pass:
 
     def serve(self, requests: Sequence[Request], *, within_guarantee: bool) -> list[Request]:
         """Start what can be started, in order; the rest comes back."""
-        known = {r.workload_id: self._known_tiers(r) for r in requests}
-        lanes = Lanes(self.shares, (replace(r, tiers=known[r.workload_id]) for r in requests))
+        lanes = Lanes(self.shares, map(self._known_only, requests))
         originals = {r.workload_id: r for r in requests}
         unserved = []
         while (turn := lanes.pop()) is not None:
@@ -111,6 +110,10 @@ class _Pass:
             else:
                 unserved.append(request)
         return unserved
+
+    def _known_only(self, request: Request) -> Request:
+        known = self._known_tiers(request)
+        return request if known == request.tiers else replace(request, tiers=known)
 
     def _known_tiers(self, request: Request) -> tuple[str, ...]:
         return tuple(dict.fromkeys(tier_id for tier_id in request.tiers if tier_id in self.fleet.tiers))

@@ -1,0 +1,121 @@
+"""The smallest change that would help, and when a start could come by itself."""
+
+from typing import Any
+
+from scheduling.engine.plan import Policy, Verdict
+from scheduling.engine.snapshot import UNITS_PER_GPU, Snapshot
+from tests.engine.build import (
+    A100,
+    HOUR_US,
+    NOW_US,
+    a_node,
+    a_request,
+    a_world,
+    decide,
+    held,
+    quota,
+    some_gpus,
+)
+
+NODE = (a_node("n1"),)
+
+
+def verdict_of(world: Snapshot, policy: Policy | None = None) -> Verdict:
+    return decide(world, policy).verdicts[0]
+
+
+def change_of(world: Snapshot) -> dict[str, Any] | None:
+    change = verdict_of(world).smallest_change
+    return None if change is None else dict(change)
+
+
+def test_a_request_that_never_fits_is_told_what_would() -> None:
+    world = a_world(NODE, some_gpus("n1", free=3), [a_request(gpus=16)])
+    assert change_of(world) == {"kind": "fewer_gpus", "gpus_per_replica": 8, "tier": "h100", "when": "later"}
+
+
+def test_fewer_gpus_that_would_start_now() -> None:
+    world = a_world(NODE, some_gpus("n1", free=3), [a_request(gpus=4)])
+    assert change_of(world) == {"kind": "fewer_gpus", "gpus_per_replica": 3, "tier": "h100", "when": "now"}
+
+
+def test_another_tier_only_if_it_starts_now_and_has_the_memory() -> None:
+    nodes = [a_node("n1"), a_node("n2")]
+    gpus = [*some_gpus("n1", free=0), *some_gpus("n2", tier=A100)]
+    wants_a100 = a_world(
+        nodes, [*some_gpus("n1"), *some_gpus("n2", tier=A100, free=0)], [a_request(tiers=("a100",))]
+    )
+    assert change_of(wants_a100) == {"kind": "other_tier", "tier": "h100"}
+    assert change_of(a_world(nodes, gpus, [a_request()])) == {"kind": "wait"}
+
+
+def test_the_units_of_quota_that_would_start_it() -> None:
+    quotas = [quota("vision", limit=2), quota("lab", None, limit=3)]
+    world = a_world(
+        NODE, some_gpus("n1"), [a_request(gpus=4, replicas=1)], quotas, [held("old", 2, node_id="x")]
+    )
+    change = change_of(world)
+    assert change is not None
+    assert (change["kind"], change["units"]) == ("quota", 4 * UNITS_PER_GPU)
+    assert [(item["team_id"], item["units"]) for item in change["raise"]] == [
+        ("vision", 4 * UNITS_PER_GPU),
+        ("lab", 3 * UNITS_PER_GPU),
+    ]
+
+
+def test_quota_is_no_change_where_the_machines_are_full() -> None:
+    world = a_world(NODE, some_gpus("n1", free=0), [a_request(gpus=4)], [quota("vision", limit=2)])
+    assert change_of(world) is None
+
+
+def test_a_budget_alone_is_the_change_and_nothing_helps_beside_it() -> None:
+    asks = a_request(budget_blocker="no budget left")
+    assert change_of(a_world(NODE, some_gpus("n1"), [asks])) == {"kind": "budget"}
+    assert change_of(a_world(NODE, some_gpus("n1", free=0), [asks])) is None
+
+
+def test_eta_is_when_enough_of_the_running_must_have_ended() -> None:
+    live = [held(f"old{i}", 2, ends_us=NOW_US + i * HOUR_US) for i in (1, 2, 3)] + [held("endless", 2)]
+    verdict = verdict_of(a_world(NODE, some_gpus("n1", free=0), [a_request(gpus=4)], live=live))
+    assert (verdict.eta_us, verdict.eta_basis) == (NOW_US + 2 * HOUR_US, "time_limits")
+
+
+def test_no_eta_without_time_limits_that_suffice() -> None:
+    live = [held("old", 2, ends_us=NOW_US + HOUR_US), held("endless", 6)]
+    verdict = verdict_of(a_world(NODE, some_gpus("n1", free=0), [a_request(gpus=4)], live=live))
+    assert (verdict.eta_us, verdict.eta_basis) == (None, None)
+
+
+def test_eta_counts_cpu_and_quota_given_back() -> None:
+    busy = a_node("n1", cpu_free_m=0)
+    live = [
+        held("early", 1, ends_us=NOW_US + HOUR_US, cpu_m=500),
+        held("late", 1, ends_us=NOW_US + 2 * HOUR_US, cpu_m=2000),
+        held("later", 1, ends_us=NOW_US + 3 * HOUR_US),
+    ]
+    world = a_world((busy,), some_gpus("n1", free=5), [a_request(cpu_m=1000)], live=live)
+    assert verdict_of(world).eta_us == NOW_US + 2 * HOUR_US
+    limited = a_world(
+        (busy,), some_gpus("n1", free=5), [a_request(cpu_m=1000)], [quota("vision", limit=1)], live
+    )
+    assert verdict_of(limited).eta_us == NOW_US + 3 * HOUR_US
+
+
+def test_eta_counts_what_starts_in_this_pass() -> None:
+    wants = [a_request("first", gpus=8, priority=1, time_limit_s=3600), a_request("second", gpus=8)]
+    assert verdict_of(a_world(NODE, some_gpus("n1"), wants)).eta_us == NOW_US + HOUR_US
+
+
+def test_no_eta_for_what_time_does_not_mend() -> None:
+    live = [held("old", 8, ends_us=NOW_US + HOUR_US)]
+    for request in (a_request(gpus=16), a_request(budget_blocker="none left")):
+        assert verdict_of(a_world(NODE, some_gpus("n1", free=0), [request], live=live)).eta_us is None
+    world = a_world(NODE, some_gpus("n1", free=0), [a_request(gpus=2)], [quota("lab", limit=1)], live)
+    assert verdict_of(world).eta_us is None
+
+
+def test_etas_are_worked_out_for_so_many_shapes_only() -> None:
+    live = [held("old", 8, ends_us=NOW_US + HOUR_US)]
+    wants = [a_request("w1", gpus=1, priority=1), a_request("w2", gpus=2)]
+    decided = decide(a_world(NODE, some_gpus("n1", free=0), wants, live=live), Policy(eta_shapes=1))
+    assert [verdict.eta_us is None for verdict in decided.verdicts] == [False, True]
