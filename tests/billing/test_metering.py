@@ -2,9 +2,8 @@
 
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, timedelta
 from decimal import Decimal
-from typing import Any
 
 import psycopg
 import pytest
@@ -18,33 +17,7 @@ from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.fleet.models import Gpu, GpuTelemetry, Node
 from scheduling.models import Allocation
 from tests import factories
-
-HOUR = timedelta(hours=1)
-MINUTE = timedelta(minutes=1)
-GPU_HOUR = UNITS_PER_GPU * 3_600_000_000
-
-
-def at_hour(hours_ago: int = 4) -> datetime:
-    return clock.now().replace(minute=0, second=0, microsecond=0) - hours_ago * HOUR
-
-
-def fleet(gpus: int = 1, *, since: datetime, **fields: Any) -> tuple[Node, list[Gpu]]:
-    tier = factories.tier()
-    factories.cost_rate(tier, "1.500000")
-    node = factories.node(tier, gpus, since=since, **fields)
-    return node, list(node.gpus.order_by("index"))
-
-
-def held(gpu: Gpu, since: datetime, **fields: Any) -> Allocation:
-    workload = factories.workload(factories.team(), gpu.tier)
-    factories.price_rate(workload.team, gpu.tier, "2.000000")
-    attempt = factories.attempt(workload, gpu.tier)
-    return factories.allocation(factories.replica(attempt, gpu.node), gpu, since=since, **fields)
-
-
-def end(allocation: Allocation, at: datetime) -> None:
-    start = allocation.span.lower
-    Allocation.objects.filter(pk=allocation.pk).update(state="ended", span=(start, at))
+from tests.billing.ledgers import GPU_HOUR, HOUR, MINUTE, at_hour, end, fleet, held
 
 
 def sums(**where: object) -> dict[str, int]:
