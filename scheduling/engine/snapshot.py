@@ -80,7 +80,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A waiting workload. GPUs, CPU and memory are for each replica."""
+    """A waiting workload. GPUs, CPU and memory are for each replica; replicas and GPUs are 1 at least."""
 
     workload_id: str
     name: str
