@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.urls import path
+from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.utils import extend_schema
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -33,9 +36,9 @@ class Companies(APIView):
         return Response({"id": made.public_id}, status=201, headers={"Location": "/x"})
 
 
-def post(user: User, key: str | None, path: str = "/companies", **body: Any) -> Response:
+def post(user: User, key: str | None, url: str = "/companies", **body: Any) -> Response:
     headers = {} if key is None else {"Idempotency-Key": key}
-    request = APIRequestFactory().post(path, body, format="json", headers=headers)
+    request = APIRequestFactory().post(url, body, format="json", headers=headers)
     force_authenticate(request, user)
     response = Companies.as_view()(request)
     assert isinstance(response, Response)
@@ -60,7 +63,7 @@ def test_without_a_key_each_acts() -> None:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("other", [{"name": "b"}, {"path": "/other", "name": "a"}])
+@pytest.mark.parametrize("other", [{"name": "b"}, {"url": "/other", "name": "a"}])
 def test_the_same_key_for_another_request_is_refused(other: dict[str, Any]) -> None:
     user = factories.user()
     post(user, "k1", name="a")
@@ -149,6 +152,20 @@ def test_a_key_is_forgotten_after_a_day(advance_clock: Callable[[float], None]) 
     assert post(user, "k1", name="b").status_code == 201
     advance_clock(24 * 3600)
     assert idempotency_purge() == 1
+
+
+def test_the_header_is_in_the_schema_beside_what_the_view_says() -> None:
+    class Described(APIView):
+        @extend_schema(operation_id="thing_create", request=None, responses={201: None})
+        @idempotent
+        def post(self, request: Request) -> Response:
+            return Response(status=201)
+
+    patterns = [path("things", Described.as_view())]
+    document = SchemaGenerator(patterns=patterns).get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
+    operation = document["paths"]["/things"]["post"]
+    assert operation["operationId"] == "thing_create"
+    assert [one["name"] for one in operation["parameters"]] == ["Idempotency-Key"]
 
 
 def _wait_until_blocked() -> None:

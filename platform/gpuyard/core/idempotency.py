@@ -21,6 +21,7 @@ from django.db import IntegrityError, connection, transaction
 from django.db.utils import OperationalError
 from django.http import QueryDict
 from django.utils.translation import gettext as _
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from psycopg.errors import LockNotAvailable
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -34,6 +35,13 @@ from gpuyard.core.models import IdempotencyKey, User
 HEADER = "Idempotency-Key"
 RETENTION = timedelta(hours=24)
 _WAIT_MS = 10_000  # for a duplicate that is still running
+
+_PARAMETER = OpenApiParameter(
+    HEADER,
+    str,
+    OpenApiParameter.HEADER,
+    description="Any unique text. The same request with the same key acts once and is answered alike for a day.",
+)
 
 _V = TypeVar("_V", bound=APIView)
 _P = ParamSpec("_P")
@@ -71,7 +79,7 @@ def idempotent(
             return first[0]
         return Response(answer.body, status=answer.status, headers={"Idempotency-Replayed": "true"})
 
-    return wrapper
+    return extend_schema(parameters=[_PARAMETER])(wrapper)
 
 
 def once(*, user: User, key: str, method: str, path: str, payload: Any, act: Callable[[], Answer]) -> Answer:

@@ -246,6 +246,7 @@ CELERY_BEAT_SCHEDULE = {
     "nodes-check": _every("scheduling.tasks.nodes_check", 10),
     "audit-seal": _every("gpuyard.audit.tasks.audit_seal", 5),
     "meter": _every("billing.tasks.meter", 30),
+    "keys-purge": _every("gpuyard.core.tasks.idempotency_purge_old", 3600),
 }
 
 # --- Logging -----------------------------------------------------------------------------------------------

@@ -1,0 +1,124 @@
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.test import APIRequestFactory
+from rest_framework.views import APIView
+
+from gpuyard.api.authentication import token_digest
+from gpuyard.core import clock
+from tenants.models import ApiToken
+from tests import factories
+
+
+class WhoAmI(APIView):
+    def get(self, request: Request) -> Response:
+        return Response(request.user.get_username())
+
+    post = get
+
+
+def token(**fields: Any) -> ApiToken:
+    stated = {
+        "name": "laptop",
+        "prefix": "secr",
+        "digest": token_digest("secret"),
+        "scopes": ["read", "write"],
+        "expires_at": clock.now() + timedelta(hours=1),
+    }
+    return ApiToken.objects.create(**{"user": factories.user(username="ada"), **stated, **fields})
+
+
+def send(method: str = "get", authorization: str | None = "Bearer secret") -> Response:
+    headers = {} if authorization is None else {"Authorization": authorization}
+    response = WhoAmI.as_view()(getattr(APIRequestFactory(), method)("/x", headers=headers))
+    assert isinstance(response, Response)
+    return response
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("authorization", ["Bearer secret", "bearer  secret "])
+def test_a_token_signs_in(authorization: str) -> None:
+    token()
+    assert send(authorization=authorization).data == "ada"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"digest": "0" * 64}, "token_unknown"),
+        ({"expires_at": "past"}, "token_expired"),
+        ({"revoked_at": "past"}, "token_revoked"),
+    ],
+)
+def test_a_token_that_does_not_hold_is_refused_with_a_remedy(fields: dict[str, Any], code: str) -> None:
+    token(**{name: clock.now() if value == "past" else value for name, value in fields.items()})
+    response = send()
+    assert (response.status_code, response.data["code"]) == (401, code)
+    assert response.data["errors"][0]["remedy"]
+    assert response["WWW-Authenticate"].startswith("Bearer")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("authorization", ["Bearer", "Bearer ", "Bearer \udcff", "Bearer " + "x" * 5000])
+def test_a_header_without_a_token_of_ours_is_refused(authorization: str) -> None:
+    assert send(authorization=authorization).data["code"] == "token_unknown"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("authorization", [None, "Basic YTpi"])
+def test_without_a_token_one_is_asked_for(authorization: str | None) -> None:
+    response = send(authorization=authorization)
+    assert (response.status_code, response.data["code"]) == (401, "not_authenticated")
+
+
+@pytest.mark.django_db
+def test_the_token_of_somebody_who_left_is_refused() -> None:
+    token(user=factories.user(is_active=False))
+    assert send().data["code"] == "token_unknown"
+
+
+def test_a_token_expires_with_the_platforms_time(advance_clock: Callable[[float], None]) -> None:
+    token()
+    assert send().status_code == 200
+    advance_clock(3600)
+    assert send().data["code"] == "token_expired"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("scopes", "get_status", "post_status"),
+    [(["read"], 200, 403), (["write"], 403, 200), (["read", "write"], 200, 200), ([], 403, 403)],
+)
+def test_scopes_say_what_a_token_may_do(scopes: list[str], get_status: int, post_status: int) -> None:
+    token(scopes=scopes)
+    assert (send("get").status_code, send("post").status_code) == (get_status, post_status)
+
+
+@pytest.mark.django_db
+def test_a_missing_scope_is_named() -> None:
+    token(scopes=["read"])
+    data = send("post").data
+    assert data["code"] == "scope_missing"
+    assert "write" in data["detail"]
+
+
+@pytest.mark.django_db
+def test_the_use_of_a_token_is_noted_once_a_minute() -> None:
+    made = token()
+    send()
+    made.refresh_from_db()
+    first = made.last_used_at
+    assert first is not None
+    send()
+    made.refresh_from_db()
+    assert made.last_used_at == first
+    ApiToken.objects.update(last_used_at=first - timedelta(minutes=2))
+    send()
+    made.refresh_from_db()
+    assert made.last_used_at is not None
+    assert made.last_used_at > first
