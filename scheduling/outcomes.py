@@ -32,6 +32,8 @@ class ExitReason(models.TextChoices):
     LEASE = "lease"
     START_FAILED = "start_failed"
     STOPPED = "stopped"
+    SHIM_LOST = "shim_lost"
+    LOST_ON_REBOOT = "lost_on_reboot"
     NODE_LOST = "node_lost"
 
 
@@ -80,8 +82,11 @@ _CAUSES: tuple[tuple[frozenset[str], EndReason], ...] = (
     (frozenset({ExitReason.TIME_LIMIT}), EndReason.TIME_LIMIT),
     (frozenset({ExitReason.LEASE}), EndReason.LEASE),
     (frozenset({ExitReason.NODE_LOST}), EndReason.NODE_LOST),
-    # Its node ended it without being asked: nothing of the program's own.
-    (frozenset({ExitReason.STOPPED}), EndReason.NODE_LOST),
+    # Its node ended it without being asked, or was restarted: nothing of the program's own.
+    (
+        frozenset({ExitReason.STOPPED, ExitReason.SHIM_LOST, ExitReason.LOST_ON_REBOOT}),
+        EndReason.NODE_LOST,
+    ),
 )
 
 

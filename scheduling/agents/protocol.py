@@ -28,7 +28,19 @@ class ReplicaReport(AgentMessage):
     fencing_token: Counter
     state: Literal["starting", "running", "stopping", "exited"]
     exit_code: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
-    exit_reason: Literal["exited", "signal", "time_limit", "lease", "start_failed", "stopped"] | None = None
+    exit_reason: (
+        Literal[
+            "exited",
+            "signal",
+            "time_limit",
+            "lease",
+            "start_failed",
+            "stopped",
+            "shim_lost",
+            "lost_on_reboot",
+        ]
+        | None
+    ) = None
     signal: Annotated[int, Field(ge=1, le=128)] | None = None
     running_ago_s: Seconds | None = None
     ended_ago_s: Seconds | None = None

@@ -19,6 +19,7 @@ Fault = Literal[
     "older_generation",
     "malformed",
     "error",  # 500
+    "refused",  # 400
     "unauthorized",
     "stale",
 ]
@@ -112,6 +113,8 @@ class FakeServer:
                 return None
             if fault == "error":
                 return 500, {}
+            if fault == "refused":
+                return 400, {"code": "invalid"}
             if fault == "unauthorized" or authorization != f"Bearer {self.secret}":
                 return 401, {"code": "unauthorized"}
             if fault == "stale" or (body["boot"], body["seq"]) <= self._seen:

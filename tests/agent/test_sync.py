@@ -28,7 +28,7 @@ def test_a_replica_from_order_to_forgotten(server: FakeServer, node: Node, state
 
 
 @pytest.mark.parametrize(
-    "fault", ["lost", "answer_lost", "replay", "malformed", "error", "stale", "unauthorized"]
+    "fault", ["lost", "answer_lost", "replay", "malformed", "error", "refused", "stale", "unauthorized"]
 )
 def test_a_bad_sync_changes_nothing(server: FakeServer, node: Node, fault: Fault) -> None:
     replica_id = server.order(COUNT_STARTS)
@@ -122,6 +122,17 @@ def test_without_contact_policy_decides(server: FakeServer, node: Node) -> None:
     node.turn()
     assert server.reports[stops]["exit_reason"] == "lease"
     assert server.state(keeps) == "running"
+
+
+def test_after_a_refusal_it_syncs_without_logs_and_then_with_them(server: FakeServer, node: Node) -> None:
+    replica_id = server.order(["sh", "-c", "echo hello"])
+    node.turn_until(lambda: server.state(replica_id) == "exited")
+    server.logs.clear()
+    server.acks_logs = False
+    server.faults.append("refused")
+    node.turn()
+    assert node.turn()
+    assert server.syncs[-1]["logs"] == []
 
 
 def test_the_inventory_is_sent_until_it_is_answered(server: FakeServer, node: Node) -> None:

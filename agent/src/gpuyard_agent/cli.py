@@ -11,12 +11,20 @@ from collections.abc import Sequence
 import httpx
 
 from gpuyard_agent import __version__, shim
-from gpuyard_agent.client import Backoff, NameTaken, ServerClient, ServerError, Unauthorized, is_loopback
+from gpuyard_agent.client import (
+    Backoff,
+    NameTaken,
+    RequestRefused,
+    ServerClient,
+    ServerError,
+    Unauthorized,
+    is_loopback,
+)
 from gpuyard_agent.devices.base import DeviceBackend
 from gpuyard_agent.devices.simulated import BadSimulation, parse_simulation
 from gpuyard_agent.executor import Executor
 from gpuyard_agent.loop import Agent, Settings
-from gpuyard_agent.protocol import MalformedAnswer
+from gpuyard_agent.protocol import JoinAnswer, JoinRequest, MalformedAnswer
 from gpuyard_agent.replicas import ReplicaStore
 from gpuyard_agent.runner.process import ProcessRunner
 from gpuyard_agent.state import AlreadyRunning, BadState, NodeRecord, StateFolder
@@ -29,6 +37,10 @@ SIMULATED_CPU_M_PER_GPU = 12_000
 SIMULATED_MEMORY_MIB_PER_GPU = 65_536
 EXIT_REFUSED = 1
 EXIT_USAGE = 2
+
+
+class JoinRefused(Exception):
+    """The server will not take this node in."""
 
 
 class UsageError(Exception):
@@ -74,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (UsageError, BadSimulation) as error:
         logger.error("%s", error)
         return EXIT_USAGE
-    except (AlreadyRunning, BadState, NameTaken, Unauthorized) as error:
+    except (AlreadyRunning, BadState, JoinRefused) as error:
         logger.error("%s", error)
         return EXIT_REFUSED
 
@@ -116,18 +128,11 @@ def _join(
     join_token = options.join_token or os.environ.get(JOIN_TOKEN_VARIABLE)
     if not join_token:
         raise UsageError(f"this node has not joined yet: pass --join-token or set {JOIN_TOKEN_VARIABLE}")
+    request: JoinRequest = {"join_token": join_token, "name": options.name, "inventory": agent.inventory()}
     backoff = Backoff(first_s=0.5, limit_s=15.0)
     while not waiter.should_stop:
         try:
-            answer = client.join(
-                {"join_token": join_token, "name": options.name, "inventory": agent.inventory()}
-            )
-        except NameTaken as error:
-            raise NameTaken(
-                f"a node named {options.name} has joined already: retire it, or use --name ({error})"
-            ) from error
-        except Unauthorized as error:
-            raise Unauthorized(f"the join token is not valid (any more): make a new one ({error})") from error
+            answer = _ask_to_join(client, request)
         except (ServerError, MalformedAnswer) as error:
             wait_s = backoff.next_s()
             logger.warning("join: %s; again in %.1f s", error, wait_s)
@@ -144,6 +149,21 @@ def _join(
         logger.info("joined as %s (%s)", options.name, answer.node_id)
         return node
     return None
+
+
+def _ask_to_join(client: ServerClient, request: JoinRequest) -> JoinAnswer:
+    """The refusals that asking again cannot change become JoinRefused."""
+    try:
+        return client.join(request)
+    except NameTaken as error:
+        advice = (
+            f"a node named {request['name']} has joined already: revoke or retire it, or use another --name"
+        )
+        raise JoinRefused(f"{advice} ({error})") from error
+    except Unauthorized as error:
+        raise JoinRefused(f"the join token is not valid (any more): make a new one ({error})") from error
+    except RequestRefused as error:
+        raise JoinRefused(f"the server does not take this node as it is: {error}") from error
 
 
 def _server_url(text: str) -> str:

@@ -26,6 +26,10 @@ class ServerError(Exception):
     """The call had no usable answer; the same call may do better later."""
 
 
+class RequestRefused(ServerError):
+    """The server found something in the request that it does not take; the same request will fare no better."""
+
+
 class Unauthorized(ServerError):
     """The server does not accept this node's secret or join token."""
 
@@ -85,6 +89,8 @@ def is_loopback(host: str) -> bool:
 def _raise_unless(response: httpx.Response, expected: int) -> None:
     if response.status_code in (401, 403):
         raise Unauthorized(_detail(response))
+    if response.status_code in (400, 413, 422):
+        raise RequestRefused(_detail(response))
     if response.status_code != expected:
         raise ServerError(_detail(response))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuyard_agent import __version__, clock
-from gpuyard_agent.client import Backoff, ServerClient, ServerError, StaleSync, Unauthorized
+from gpuyard_agent.client import Backoff, RequestRefused, ServerClient, ServerError, StaleSync, Unauthorized
 from gpuyard_agent.devices.base import DeviceBackend, Use
 from gpuyard_agent.devices.usage import UsageMeter
 from gpuyard_agent.executor import Executor
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 SYNC_LIMITS_S: Final = (0.05, 60.0)
 UNAUTHORIZED_WAIT_S: Final = 60.0
-KEPT_SAMPLES: Final = 300  # sync turns without an answer whose telemetry is still sent later
+KEPT_BUCKETS: Final = 4000  # of telemetry without an answer; one sync must stay far below 2.5 MB
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ class Agent:
         self._sampled_s: float | None = None
         self._samples: list[_Sample] = []
         self._answered_inventory: Inventory | None = None
+        self._leave_out_logs = False
 
     def start(self, *, node_secret: str, sync_s: float) -> None:
         self._node_secret = node_secret
@@ -104,6 +105,14 @@ class Agent:
         except StaleSync as error:
             logger.warning("the server has seen a newer sync of this node: %s", error)
             return Turn(False, self._sync_s)
+        except RequestRefused as error:
+            # Better without them than never again: a node that cannot sync cannot be told to stop anything.
+            self._samples.clear()
+            self._leave_out_logs = True
+            logger.error(
+                "sync %d.%d was refused, the next goes without logs: %s", self._boot, self._seq, error
+            )
+            return Turn(False, self._backoff.next_s())
         except (ServerError, MalformedAnswer) as error:
             wait_s = self._backoff.next_s()
             logger.warning("sync %d.%d: %s; again in %.1f s", self._boot, self._seq, error, wait_s)
@@ -126,6 +135,7 @@ class Agent:
             return
         self._answered_inventory = inventory
         self._samples.clear()
+        self._leave_out_logs = False
         self._apply(answer, seen, sent_s)
 
     # -- what is sent --
@@ -155,7 +165,7 @@ class Agent:
             "replicas": [
                 self._report(replica_id, observation, now_s) for replica_id, observation in seen.items()
             ],
-            "logs": self._logs.collect(ended),
+            "logs": [] if self._leave_out_logs else self._logs.collect(ended),
         }
 
     def _report(self, replica_id: str, observation: Observation, now_s: float) -> ReplicaReport:
@@ -204,7 +214,8 @@ class Agent:
                 }
                 for gpu in gpus
             ]
-            self._samples = [*self._samples, _Sample(now_s, buckets)][-KEPT_SAMPLES:]
+            kept_samples = max(1, KEPT_BUCKETS // max(1, len(buckets)))
+            self._samples = [*self._samples, _Sample(now_s, buckets)][-kept_samples:]
         self._sampled_s = now_s
 
     def _use_by_gpu(self, use: Mapping[str, Use]) -> dict[str, Use]:
