@@ -11,6 +11,7 @@ import argparse
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +63,8 @@ def step(weights: Weights, inputs: NDArray[np.float64], labels: NDArray[np.float
 def save(path: Path, weights: Weights, steps: int) -> None:
     """Writes a checkpoint that is there whole or not at all."""
     draft = path.with_suffix(".part.npz")
-    np.savez(draft, steps=np.array(steps), **weights)
+    arrays: dict[str, Any] = {"steps": np.array(steps), **weights}
+    np.savez(draft, **arrays)
     os.replace(draft, path)
 
 
