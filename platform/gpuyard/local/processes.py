@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from gpuyard.local.state import ServerUser
+from gpuyard.local.state import LocalServicesError, ServerUser
 
 _PR_SET_PDEATHSIG = 1
 # Loaded before any fork: loading a library between fork and exec could deadlock.
@@ -85,6 +86,38 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def free_port_range(size: int = 100) -> tuple[int, int]:
+    """A block of ports that nobody listens on now, below the range from which systems give out ports."""
+    blocks = list(range(10_000, 32_000, size))
+    random.shuffle(blocks)
+    for first in blocks:
+        if all(_is_free(port) for port in range(first, first + size)):
+            return first, first + size - 1
+    raise LocalServicesError(f"No {size} free ports in a row between 10000 and 32000.")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def below(folder: Path) -> list[int]:
+    """Processes that stand in this folder, or name it in their command or environment (Linux only)."""
+    name = os.fsencode(folder) + b"/"
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            place = os.fsencode(os.readlink(entry / "cwd")) + b"/"
+            texts = (place, (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes())
+            if int(entry.name) != os.getpid() and any(name in text for text in texts):
+                found.append(int(entry.name))
+    return found
 
 
 def wait_until(claim: Callable[[], bool], *, timeout_s: float, pause_s: float = 0.05) -> bool:

@@ -8,7 +8,6 @@ is ours alone.
 import contextlib
 import http.client
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -27,7 +26,6 @@ from gpuyard.local.state import CHECKOUT, LocalServicesError
 _WEB_THREADS = 8
 _READY_TIMEOUT_S = 90.0
 _PORT_PATIENCE_S = 3.0  # the web server of a killed supervisor needs a moment to go
-_MARK = "GPUYARD_SUPERVISOR_ID"
 _LARGEST_LOG = 20 * 1024 * 1024
 
 _current: "Supervisor | None" = None
@@ -69,7 +67,6 @@ class Supervisor:
         self.children: list[Child] = []
         self._socket: socket.socket | None = None
         self._pipe: tuple[int, int] | None = None
-        self._mark = secrets.token_hex(8)
         self._stopping = threading.Event()
         self._watcher: threading.Thread | None = None
         self._changes = threading.Lock()
@@ -79,6 +76,11 @@ class Supervisor:
     def url(self) -> str:
         host = "127.0.0.1" if self.host in {"", "0.0.0.0"} else self.host  # noqa: S104
         return f"http://{host}:{self.port}"
+
+    @property
+    def agents(self) -> Path:
+        """Where the agents started here keep their state."""
+        return self.folder / "agents"
 
     def open(self, *, reset: bool = False) -> None:
         """Takes the port before anything starts, then starts PostgreSQL and Valkey."""
@@ -109,13 +111,25 @@ class Supervisor:
             self.children.append(child)
         return child
 
-    def add_agent(self, name: str, arguments: Sequence[str | Path]) -> Child:
-        """Starts a node agent; it and the work it starts end with us."""
+    def add_agent(self, name: str, *, simulate: str, join_token: str, arguments: Sequence[str] = ()) -> Child:
+        """Starts a node agent with simulated GPUs; it and the work it starts end with us.
+
+        The token serves a node's first start only; later ones find their secret in the state folder.
+        """
         assert self._pipe is not None
         reader = self._pipe[0]
-        env = self.child_environment() | {"GPUYARD_SUPERVISOR_FD": str(reader), _MARK: self._mark}
-        argv = [sys.executable, "-m", "gpuyard_agent", *arguments]
-        return self.add(Program(name, argv, env, pass_fds=(reader,), patience_s=15))
+        first, last = processes.free_port_range()
+        argv = [sys.executable, "-m", "gpuyard_agent", "run", "--server", self.url, "--name", name]
+        argv += ["--state", str(self.agents / name), "--simulate", simulate, "--ports", f"{first}-{last}"]
+        # Little of our environment: an agent needs no database, and what it runs could read it there.
+        env = {name: os.environ[name] for name in ("PATH", "LANG", "HOME", "TMPDIR") if name in os.environ}
+        env |= {
+            "PYTHONPATH": str(CHECKOUT / "agent" / "src"),
+            "PYTHONUNBUFFERED": "1",
+            "GPUYARD_JOIN_TOKEN": join_token,
+            "GPUYARD_SUPERVISOR_FD": str(reader),
+        }
+        return self.add(Program(name, [*argv, *arguments], env, pass_fds=(reader,), patience_s=15))
 
     def run(self, arguments: Sequence[str]) -> None:
         """Runs a management command to its end."""
@@ -237,20 +251,10 @@ class Supervisor:
         for descriptor in self._pipe:
             os.close(descriptor)
         self._pipe = None
-        if not processes.wait_until(lambda: not self._marked(), timeout_s=15, pause_s=0.1):
-            for pid in self._marked():
+        if not processes.wait_until(lambda: not processes.below(self.agents), timeout_s=15, pause_s=0.1):
+            for pid in processes.below(self.agents):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-
-    def _marked(self) -> list[int]:
-        """Processes that carry our mark in their environment (Linux; elsewhere we trust the pipe)."""
-        mark = f"{_MARK}={self._mark}".encode()
-        found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if mark in path.read_bytes().split(b"\0"):
-                    found.append(int(path.parent.name))
-        return found
 
 
 # One process each, so that nothing is left when it is killed: prefork's children outlive their parent.
@@ -262,17 +266,9 @@ _CELERY = {
 
 
 def _celery(name: str, words: list[str], env: Mapping[str, str]) -> Program:
-    argv = [
-        sys.executable,
-        "-m",
-        "celery",
-        "-A",
-        "gpuyard.celery",
-        "--quiet",
-        *words,
-        "--loglevel",
-        "WARNING",
-    ]
+    # Its warning about root is for servers that others use; it cannot be turned off otherwise.
+    argv = [sys.executable, "-W", "ignore:You're running the worker", "-m", "celery"]
+    argv += ["-A", "gpuyard.celery", "--quiet", *words, "--loglevel", "WARNING"]
     if words[0] == "worker":
         argv += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     return Program(name, argv, env)
