@@ -8,3 +8,14 @@ from django.apps import AppConfig
 class SchedulingConfig(AppConfig):
     name = "scheduling"
     label = "scheduling"
+
+    def ready(self) -> None:
+        """Registers what lower apps ask of this one."""
+        from gpuyard.core import hooks
+        from scheduling.selectors import eta
+        from scheduling.services import CASE_SUBJECT, WorkloadCases
+        from scheduling.supply import holders
+
+        hooks.case_handlers.register(CASE_SUBJECT, WorkloadCases())
+        hooks.eta.register(eta)
+        hooks.holders.register(holders)

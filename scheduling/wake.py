@@ -23,7 +23,8 @@ def wake() -> None:
 def wake_count() -> int:
     """Returns how many wake-ups there have been."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT last_value FROM scheduling_wake")
+        # before its first value, a sequence says 1 as well
+        cursor.execute("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM scheduling_wake")
         (count,) = cursor.fetchone()
     return int(count)
 

@@ -19,6 +19,10 @@ def _changed(path: str, value: Any) -> dict[str, Any]:
     return document
 
 
+def _each(path: str, *values: Any) -> list[tuple[str, Any]]:
+    return [(path, value) for value in values]
+
+
 def test_a_spec_is_stored_as_it_was_sent() -> None:
     document = make.spec_document(
         "h100-80g", gpus=4, replicas=2, ports=[{"name": "http", "health_path": "/h"}]
@@ -46,14 +50,14 @@ def test_more_gpus_than_any_node_has_are_taken() -> None:
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        *[("request.gpus_per_replica", bad) for bad in (0, -1, 2**31, 1 / 3, "1", True, None, [1], 10**400)],
-        *[("request.replicas_min", bad) for bad in (0, -1, 2**31, 1.5)],
+        *_each("request.gpus_per_replica", 0, -1, 2**31, 1 / 3, "1", True, None, [1], 10**400),
+        *_each("request.replicas_min", 0, -1, 2**31, 1.5),
         ("request.replicas_max", 0),
-        *[("request.cpu_m", bad) for bad in (0, 2**31, 0.5)],
-        *[("request.memory_mib", bad) for bad in (0, -5, 2**63)],
-        *[("request.tiers", bad) for bad in ([], None, "h100-80g", ["a", "a"], ["x"] * 17)],
+        *_each("request.cpu_m", 0, 2**31, 0.5),
+        *_each("request.memory_mib", 0, -5, 2**63),
+        *_each("request.tiers", [], None, "h100-80g", ["a", "a"], ["x"] * 17),
         ("request.tiers.0", ["a\x00b"]),
-        *[("command", bad) for bad in ([], None, "true", {})],
+        *_each("command", [], None, "true", {}),
         ("command.0", [""]),
         ("command.1", ["true", "a\x00b"]),
         ("command.0", ["x" * 1_000_000]),
@@ -68,7 +72,7 @@ def test_more_gpus_than_any_node_has_are_taken() -> None:
         ("ports.0", [{"name": "rendezvous"}]),
         ("ports.0.health_path", [{"name": "http", "health_path": "no"}]),
         ("ports", [{"name": "http"}, {"name": "http"}]),
-        *[("time_limit_s", bad) for bad in (0, -1, 2**31, 1.5, "1h")],
+        *_each("time_limit_s", 0, -1, 2**31, 1.5, "1h"),
         ("working_dir", ""),
         ("image", "x" * 513),
         ("colour", "blue"),

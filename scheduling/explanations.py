@@ -1,0 +1,130 @@
+"""Why a workload waits, and why it runs where it runs: stored decisions in words, for one reader.
+
+The engine's data names teams by id. Teams that the reader may not see are "another team"; but those above the
+workload's own team are named, because their limits bind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.utils.translation import gettext as _
+
+from gpuyard.core.models import User
+from gpuyard.fleet.models import Node, Tier
+from scheduling.engine import explain
+from scheduling.engine.decisions import BLOCKER_CODES, Blocker, ReplicaPlacement, Start
+from scheduling.models import Attempt, Verdict, Workload
+from tenants.models import Team
+from tenants.selectors import visible_q
+
+CHANGED_MEANWHILE = "changed_meanwhile"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One blocker: its stable code, its sentence, and its numbers as far as the reader may see them."""
+
+    code: str
+    text: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why it waits: all reasons must clear. `headline` is the first one and how many more there are."""
+
+    headline: str
+    reasons: tuple[Reason, ...]
+    change: str
+    change_data: Mapping[str, Any] | None
+    eta: datetime | None
+    eta_basis: str
+    position: int
+    pass_number: int
+    as_of: datetime
+
+
+def verdict_explain(actor: User, workload: Workload) -> Explanation | None:
+    """The verdict of the last pass for this reader; None: no pass has judged it yet. At most four queries."""
+    verdict = Verdict.objects.filter(workload=workload.pk).first()
+    return verdicts_explain(actor, [(workload, verdict)])[workload.pk] if verdict else None
+
+
+def verdicts_explain(actor: User, rows: Iterable[tuple[Workload, Verdict]]) -> dict[UUID, Explanation]:
+    """The same for a whole list, in three queries."""
+    pairs = list(rows)
+    names = _Names(actor, [workload for workload, _verdict in pairs])
+    return {workload.pk: _explanation(verdict, names) for workload, verdict in pairs}
+
+
+def _explanation(verdict: Verdict, names: _Names) -> Explanation:
+    reasons = tuple(_reason(blocker["code"], blocker["data"], names) for blocker in verdict.blockers)
+    more = len(reasons) - 1
+    first = reasons[0].text if reasons else _("it is about to be looked at again")
+    return Explanation(
+        headline=_("Waiting: %(reason)s (and %(more)s more)") % {"reason": first, "more": more}
+        if more > 0
+        else _("Waiting: %(reason)s") % {"reason": first},
+        reasons=reasons,
+        change=explain.change_sentence(verdict.smallest_change, names.known) if reasons else "",
+        change_data=verdict.smallest_change,
+        eta=verdict.eta,
+        eta_basis=verdict.eta_basis,
+        position=verdict.position,
+        pass_number=verdict.pass_number,
+        as_of=verdict.decided_at,
+    )
+
+
+def _reason(code: str, data: Mapping[str, Any], names: _Names) -> Reason:
+    if code not in BLOCKER_CODES:
+        return Reason(code, _("something changed while it was about to start; the next pass tries again"), {})
+    shown = (
+        {**data, "holders": [names.shown(held) for held in data["holders"]]} if "holders" in data else data
+    )
+    return Reason(code, explain.sentence(Blocker(code, shown), names.known), shown)
+
+
+class _Names:
+    """What this reader may read instead of ids."""
+
+    def __init__(self, actor: User, workloads: list[Workload]) -> None:
+        above = {team_id for workload in workloads for team_id in workload.team.path}
+        companies = {workload.company_id for workload in workloads}
+        visible = Team.objects.filter(visible_q(actor, ""), company__in=companies)
+        teams = dict(visible.values_list("pk", "name"))
+        teams |= dict(Team.objects.filter(pk__in=above - teams.keys()).values_list("pk", "name"))
+        tiers = dict(Tier.objects.values_list("pk", "name"))
+        self._teams = {str(key) for key in teams}
+        self.known = {str(key): name for key, name in (teams | tiers).items()}
+
+    def shown(self, holder: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A holder without its team, if that is none of the reader's."""
+        return holder if holder["team_id"] in self._teams else {**holder, "team_id": None}
+
+
+def attempt_reasons(attempt: Attempt) -> str:
+    """Why it started then and there. The caller has the attempt from a selector that checked the reader."""
+    if not attempt.why_now or not attempt.why_here:
+        return ""
+    workload = attempt.workload
+    teams = Team.objects.filter(pk=workload.team_id).values_list("pk", "name")
+    nodes = Node.objects.filter(replicas__attempt=attempt).values_list("pk", "name")
+    names = {str(key): name for key, name in (*teams, *nodes, (attempt.tier_id, attempt.tier.name))}
+    assert workload.spec is not None
+    gpus = int(workload.spec.document["request"]["gpus_per_replica"])
+    placed = ReplicaPlacement(0, "", 0, tuple(str(number) for number in range(gpus)))
+    start = Start(
+        str(workload.pk),
+        str(attempt.tier_id),
+        attempt.borrowed,
+        (placed,),
+        attempt.why_now,
+        attempt.why_here,
+    )
+    return explain.start_reason(start, names)

@@ -1,0 +1,267 @@
+"""Reading workloads: lists, one page, timeline, log. Every query starts from the actor; a stranger's is not found.
+
+The request form's answers are in `checks`, the fleet in `supply`, verdicts in `explanations`; they are named here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.db.models import Prefetch, Q, QuerySet
+from django.utils.translation import gettext as _
+
+from gpuyard.audit.models import Event
+from gpuyard.audit.selectors import subject_events
+from gpuyard.core import clock
+from gpuyard.core.errors import Invalid, NotFound
+from gpuyard.core.hooks import Eta
+from gpuyard.core.models import User
+from gpuyard.core.text import text_for_lookup
+from scheduling.checks import RequestCheck, request_check
+from scheduling.explanations import Explanation, Reason, attempt_reasons, verdict_explain
+from scheduling.models import Attempt, Kind, LogChunk, Replica, Verdict, Workload
+from scheduling.states import AttemptState, WorkloadState
+from scheduling.supply import FleetView, TierSupply, fleet_list, tier_supply
+from scheduling.usage import quota_checks, quota_use
+from tenants.models import Case
+from tenants.selectors import team_get, visible_q
+
+__all__ = [
+    "Explanation",
+    "FleetView",
+    "LogPage",
+    "Reason",
+    "RequestCheck",
+    "TierSupply",
+    "WorkloadFilters",
+    "attempt_list",
+    "attempt_reasons",
+    "fleet_list",
+    "log_read",
+    "queue_list",
+    "quota_checks",
+    "quota_use",
+    "request_check",
+    "tier_supply",
+    "verdict_explain",
+    "workload_events",
+    "workload_get",
+    "workload_list",
+]
+
+# --- Workloads ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WorkloadFilters:
+    """All optional; team, owner and tier by what URLs and people call them. `owner="me"` is the actor.
+
+    `search` matches the beginning of the public id, or any part of the name.
+    """
+
+    team: str = ""
+    states: tuple[str, ...] = ()
+    kind: str = ""
+    owner: str = ""
+    tier: str = ""
+    search: str = ""
+
+
+def workload_list(actor: User, filters: WorkloadFilters | None = None) -> QuerySet[Workload]:
+    """The workloads of the actor's teams and their own, newest first.
+
+    `live_attempts` of each row is a list of at most one attempt, with tier and the replicas' nodes. Five queries,
+    whatever the number of rows.
+    """
+    asked = filters or WorkloadFilters()
+    workloads = _visible(actor).prefetch_related(_live_attempts())
+    if asked.team:
+        team = team_get(actor, asked.team)
+        workloads = workloads.filter(team__path__contains=[team.pk])
+    if asked.states:
+        _choices_check("state", asked.states, WorkloadState.values)
+        workloads = workloads.filter(state__in=asked.states)
+    if asked.kind:
+        _choices_check("kind", [asked.kind], Kind.values)
+        workloads = workloads.filter(kind=asked.kind)
+    if asked.owner:
+        mine = Q(owner=actor) if asked.owner == "me" else Q(owner__public_id=text_for_lookup(asked.owner))
+        workloads = workloads.filter(mine)
+    if asked.tier:
+        workloads = workloads.filter(spec__document__request__tiers__contains=[text_for_lookup(asked.tier)])
+    if asked.search:
+        text = text_for_lookup(asked.search.strip())[:120]
+        workloads = workloads.filter(Q(name__icontains=text) | Q(public_id__istartswith=text))
+    return workloads.order_by("-created_at", "-pk")
+
+
+def workload_get(actor: User, public_id: str) -> Workload:
+    """One workload of the actor's teams, or their own, as `workload_list` gives it."""
+    found = _visible(actor).prefetch_related(_live_attempts())
+    workload = found.filter(public_id=text_for_lookup(public_id)).first()
+    if workload is None:
+        raise NotFound("workload_unknown", _("There is no such workload, or you may not see it."))
+    return workload
+
+
+def _visible(actor: User) -> QuerySet[Workload]:
+    seen = visible_q(actor)
+    # An empty condition means "all", but `|` with an empty one would mean "only their own".
+    workloads = Workload.objects.filter(Q(owner=actor) | seen if seen else seen)
+    return workloads.select_related("team", "company", "owner", "spec", "verdict")
+
+
+def _live_attempts() -> Prefetch[str, QuerySet[Attempt], str]:
+    replicas = Prefetch("replicas", Replica.objects.select_related("node"))
+    live = Attempt.objects.exclude(state=AttemptState.ENDED).select_related("tier").prefetch_related(replicas)
+    return Prefetch("attempts", live, to_attr="live_attempts")
+
+
+def _choices_check(field: str, given: Iterable[str], known: Iterable[str]) -> None:
+    allowed = list(known)
+    if any(one not in allowed for one in given):
+        raise Invalid(
+            "choice_unknown",
+            _("There is no such choice."),
+            field=field,
+            remedy=_("Choose from: %(choices)s.") % {"choices": ", ".join(allowed)},
+        )
+
+
+def _visible_check(actor: User, workload: Workload) -> None:
+    if not _visible(actor).filter(pk=workload.pk).exists():
+        raise NotFound("workload_unknown", _("There is no such workload, or you may not see it."))
+
+
+def attempt_list(actor: User, workload: Workload) -> QuerySet[Attempt]:
+    """All attempts with their replicas, nodes and allocations, the first one first."""
+    _visible_check(actor, workload)
+    replicas = Replica.objects.select_related("node").prefetch_related("allocations__gpu", "port_leases")
+    attempts = workload.attempts.select_related("tier", "workload__spec")
+    return attempts.prefetch_related(Prefetch("replicas", replicas)).order_by("number")
+
+
+def workload_events(actor: User, workload: Workload) -> QuerySet[Event]:
+    """What happened to the workload, its case, attempts and replicas, oldest first."""
+    _visible_check(actor, workload)
+    parts: list[UUID] = list(workload.attempts.values_list("pk", flat=True))
+    parts += Replica.objects.filter(attempt__workload=workload).values_list("pk", flat=True)
+    parts += Case.objects.filter(subject_type="workload", subject_id=workload.pk).values_list("pk", flat=True)
+    others = Event.objects.filter(
+        subject_type__in=["attempt", "replica", "case"], subject_id__in=parts, company_id=workload.company_id
+    )
+    return (subject_events("workload", workload.pk) | others).order_by("created_at", "pk")
+
+
+# --- The queue ---------------------------------------------------------------------------------------------
+
+
+def queue_list(actor: User) -> QuerySet[Workload]:
+    """The actor's waiting workloads, in the order in which the last pass had them in line for their tier."""
+    waiting = _visible(actor).filter(state=WorkloadState.WAITING)
+    return waiting.order_by("verdict__position", "-priority", "queued_at", "pk")
+
+
+def eta(workload_id: UUID) -> Eta:
+    """The provider of `core.hooks.eta`: what the last pass worked out."""
+    verdict = Verdict.objects.filter(workload=workload_id).first()
+    return Eta(verdict.eta, verdict.decided_at) if verdict else Eta(None, clock.now())
+
+
+# --- Logs --------------------------------------------------------------------------------------------------
+
+LOG_CHUNKS = 200
+_STREAMS = ("stdout", "stderr")
+
+
+@dataclass(frozen=True)
+class LogPage:
+    """Pieces of one replica's output in the order they came. `cursor` asks for what follows.
+
+    `is_new` says that the cursor asked about another attempt or replica: what was shown before is not this log.
+    """
+
+    chunks: tuple[LogChunk, ...]
+    cursor: str
+    has_more: bool
+    is_new: bool
+    attempt: Attempt | None
+    replica: Replica | None
+    as_of: datetime
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Attempt, replica and how far each stream was read; written `2.0.1048.17`."""
+
+    attempt: int
+    index: int
+    offsets: tuple[int, int]
+
+    def __str__(self) -> str:
+        return ".".join(map(str, (self.attempt, self.index, *self.offsets)))
+
+
+def log_read(
+    actor: User,
+    workload: Workload,
+    *,
+    after: str = "",
+    replica_index: int | None = None,
+    attempt_number: int | None = None,
+    tail: bool = False,
+    limit: int = LOG_CHUNKS,
+) -> LogPage:
+    """A replica's output from `after` (a page's `cursor`) on; without one from its start, or its end (`tail`).
+
+    Without an attempt it is the latest one, so that a log that is followed goes on with the next attempt.
+    """
+    _visible_check(actor, workload)
+    place = _place(after) if after else None
+    index = replica_index if replica_index is not None else place.index if place else 0
+    attempts = workload.attempts.order_by("-number")
+    attempt = (attempts.filter(number=attempt_number) if attempt_number is not None else attempts).first()
+    replica = attempt.replicas.filter(index=index).select_related("node").first() if attempt else None
+    if attempt is None or replica is None:
+        return LogPage((), after, False, False, attempt, None, clock.now())
+    is_same = place is not None and (place.attempt, place.index) == (attempt.number, index)
+    offsets = place.offsets if place and is_same else (0, 0)
+    size = max(1, min(limit, LOG_CHUNKS))
+    chunks: list[LogChunk] = []
+    reached, has_more = list(offsets), False
+    for stream_number, stream in enumerate(_STREAMS):
+        rows = _chunks(replica, stream, offsets[stream_number], size, is_tail=tail and not is_same)
+        # An offset is exact within a stream; the moment of arrival only orders the two beside each other.
+        has_more = has_more or len(rows) > size
+        rows = rows[:size]
+        chunks += rows
+        if rows:
+            reached[stream_number] = rows[-1].offset + rows[-1].size
+    chunks.sort(key=lambda chunk: (chunk.received_at, chunk.stream, chunk.offset))
+    cursor = str(_Place(attempt.number, index, (reached[0], reached[1])))
+    return LogPage(
+        tuple(chunks), cursor, has_more, place is not None and not is_same, attempt, replica, clock.now()
+    )
+
+
+def _chunks(replica: Replica, stream: str, offset: int, size: int, *, is_tail: bool) -> list[LogChunk]:
+    rows = LogChunk.objects.filter(replica=replica, stream=stream, offset__gte=offset)
+    if is_tail:
+        return list(reversed(rows.order_by("-offset")[:size]))
+    return list(rows.order_by("offset")[: size + 1])
+
+
+def _place(cursor: str) -> _Place:
+    parts = cursor.split(".")
+    if len(parts) == 4 and all(part.isascii() and part.isdigit() and len(part) < 16 for part in parts):
+        attempt, index, stdout, stderr = map(int, parts)
+        return _Place(attempt, index, (stdout, stderr))
+    raise Invalid(
+        "cursor_invalid",
+        _("The cursor is not valid."),
+        field="after",
+        remedy=_("Take it from the answer before, or leave it out to start anew."),
+    )

@@ -1,0 +1,293 @@
+"""What the fleet has: free GPUs by tier for a request, and every GPU with who holds it for the fleet page.
+
+Capacity is no secret: everybody signed in sees it. Who holds a GPU is shown inside the reader's own teams only.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from gpuyard.core import clock
+from gpuyard.core.hooks import Holder
+from gpuyard.core.models import User
+from gpuyard.fleet.models import Condition, Gpu, GpuCondition, Node, NodeState, Tier
+from scheduling.ends import ends_at
+from scheduling.models import Allocation
+from scheduling.specs import Request
+from scheduling.states import ALLOCATION_LIVE
+from tenants.models import Team
+from tenants.selectors import pools_closed_to, teams_visible
+
+# --- By tier -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NodeSupply:
+    """GPUs of one tier on one node. `free` counts ready ones that nothing holds, where new work may start."""
+
+    node_id: UUID
+    node_name: str
+    total: int
+    ready: int
+    free: int
+    cpu_total_m: int
+    cpu_free_m: int
+    memory_total_mib: int
+    memory_free_mib: int
+
+    def could_ever_hold(self, request: Request) -> bool:
+        """Whether one replica fits onto the node when it is empty and whole."""
+        return (
+            self.total >= request.gpus_per_replica
+            and self.cpu_total_m >= request.cpu_m
+            and self.memory_total_mib >= request.memory_mib
+        )
+
+    def replicas_now(self, request: Request) -> int:
+        """How many replicas would fit at this moment."""
+        return min(
+            self.free // request.gpus_per_replica,
+            self.cpu_free_m // request.cpu_m,
+            self.memory_free_mib // request.memory_mib,
+        )
+
+
+@dataclass(frozen=True)
+class TierSupply:
+    """One tier as a team may use it: pools dedicated to others are left out."""
+
+    tier: Tier
+    nodes: tuple[NodeSupply, ...]
+    as_of: datetime
+
+    @property
+    def total(self) -> int:
+        return sum(node.total for node in self.nodes)
+
+    @property
+    def free(self) -> int:
+        return sum(node.free for node in self.nodes)
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Free GPUs on each node that has any, the largest first."""
+        return tuple(sorted((node.free for node in self.nodes if node.free), reverse=True))
+
+    @property
+    def largest_block(self) -> int:
+        return max((node.free for node in self.nodes), default=0)
+
+    @property
+    def largest_node(self) -> int:
+        return max((node.total for node in self.nodes), default=0)
+
+    def never_fits(self, request: Request) -> bool:
+        """Whether no node that has joined could hold one replica, even if it were empty."""
+        return not any(node.could_ever_hold(request) for node in self.nodes)
+
+    def fits_now(self, request: Request) -> bool:
+        """Whether the gang would find room at this moment, quota and the queue aside."""
+        return sum(node.replicas_now(request) for node in self.nodes) >= request.replicas_min
+
+
+def tier_supply(team: Team | None, tiers: Iterable[Tier]) -> list[TierSupply]:
+    """The tiers in the given order, for a team (None: for anybody), in three queries."""
+    wanted, as_of = list(tiers), clock.now()
+    closed = pools_closed_to(team) if team else set()
+    by_tier: dict[UUID, list[NodeSupply]] = defaultdict(list)
+    for row in _supply_rows([tier.pk for tier in wanted], closed):
+        by_tier[row["tier_id"]].append(_node_supply(row))
+    return [TierSupply(tier, tuple(by_tier[tier.pk]), as_of) for tier in wanted]
+
+
+def _supply_rows(tier_ids: list[UUID], closed: set[UUID]) -> Iterable[Any]:
+    ready = Exists(
+        GpuCondition.objects.filter(gpu=OuterRef("pk"), span__upper_inf=True, condition=Condition.READY)
+    )
+    held = Exists(Allocation.objects.filter(gpu=OuterRef("pk"), state__in=ALLOCATION_LIVE))
+    gpus = Gpu.objects.filter(retired_at=None, tier__in=tier_ids).exclude(node__state=NodeState.RETIRED)
+    return (
+        gpus.exclude(node__pool__in=closed)
+        .values("tier_id", "node_id")
+        .annotate(
+            node_name=F("node__name"),
+            is_open=Q(node__state=NodeState.READY, node__cordoned=False, node__draining=False),
+            cpu_total_m=F("node__cpu_total_m"),
+            cpu_used_m=F("node__cpu_used_m"),
+            memory_total_mib=F("node__memory_total_mib"),
+            memory_used_mib=F("node__memory_used_mib"),
+            total=Count("pk"),
+            ready=Count("pk", filter=Q(ready)),
+            free=Count("pk", filter=Q(ready) & ~Q(held)),
+        )
+        .order_by("node__name")
+    )
+
+
+def _node_supply(row: dict[str, Any]) -> NodeSupply:
+    return NodeSupply(
+        node_id=row["node_id"],
+        node_name=row["node_name"],
+        total=row["total"],
+        ready=row["ready"],
+        free=row["free"] if row["is_open"] else 0,
+        cpu_total_m=row["cpu_total_m"],
+        cpu_free_m=row["cpu_total_m"] - row["cpu_used_m"],
+        memory_total_mib=row["memory_total_mib"],
+        memory_free_mib=row["memory_total_mib"] - row["memory_used_mib"],
+    )
+
+
+def free_text(team: Team, tiers: Sequence[Tier]) -> list[str]:
+    """One sentence for each tier, for an approver's card."""
+    return [
+        _("%(free)s of %(total)s %(tier)s, at most %(largest)s on one node")
+        % {
+            "free": one.free,
+            "total": one.total,
+            "tier": one.tier.name,
+            "largest": one.largest_block,
+        }
+        for one in tier_supply(team, tiers)
+    ]
+
+
+def never_fits_text(supply: TierSupply, request: Request) -> str:
+    """Why no node could ever hold one replica; "" if one could."""
+    if not supply.never_fits(request):
+        return ""
+    tier, nodes = supply.tier.name, supply.nodes
+    if not nodes:
+        return _("No %(tier)s has joined that your team may use.") % {"tier": tier}
+    if supply.largest_node < request.gpus_per_replica:
+        return ngettext(
+            "The largest %(tier)s node has %(most)s GPU; a replica must fit onto one node.",
+            "The largest %(tier)s node has %(most)s GPUs; a replica must fit onto one node.",
+            supply.largest_node,
+        ) % {"tier": tier, "most": supply.largest_node}
+    return _("No %(tier)s node has that many GPUs with that much CPU and memory beside them.") % {
+        "tier": tier
+    }
+
+
+# --- Every GPU ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GpuCell:
+    """One GPU as the reader may see it.
+
+    `state`: free, claimed, held, stopping, unconfirmed, or the GPU's condition where that is not ready and nothing
+    holds it. `holder` is only there inside the reader's teams; `is_others` says that another team has it.
+    """
+
+    gpu: Gpu
+    condition: str
+    condition_reason: str
+    state: str
+    holder: Holder | None
+    is_others: bool
+    is_running: bool
+
+
+@dataclass(frozen=True)
+class FleetNode:
+    node: Node
+    cells: tuple[GpuCell, ...]
+
+    @property
+    def free(self) -> int:
+        is_open = self.node.state == NodeState.READY and not self.node.cordoned and not self.node.draining
+        return sum(cell.state == "free" for cell in self.cells) if is_open else 0
+
+
+@dataclass(frozen=True)
+class FleetView:
+    nodes: tuple[FleetNode, ...]
+    as_of: datetime
+
+
+def fleet_list(actor: User, *, node_public_id: str | None = None) -> FleetView:
+    """All nodes that are not retired with their GPUs, by name; or one node. Five queries, however many there are."""
+    nodes = Node.objects.exclude(state=NodeState.RETIRED).select_related("pool", "domain").order_by("name")
+    if node_public_id is not None:
+        nodes = nodes.filter(public_id=node_public_id)
+    gpus = Gpu.objects.filter(retired_at=None, node__in=nodes).select_related("tier", "island", "node")
+    holdings = _holdings(actor, gpus)
+    conditions = {row.gpu_id: row for row in GpuCondition.objects.filter(gpu__in=gpus, span__upper_inf=True)}
+    cells: dict[UUID, list[GpuCell]] = defaultdict(list)
+    for gpu in gpus.order_by("node_id", "index"):
+        cells[gpu.node_id].append(_cell(gpu, conditions.get(gpu.pk), holdings.get(gpu.pk)))
+    return FleetView(tuple(FleetNode(node, tuple(cells[node.pk])) for node in nodes), clock.now())
+
+
+@dataclass(frozen=True)
+class _Holding:
+    state: str
+    is_running: bool
+    holder: Holder | None
+
+
+def _holdings(actor: User, gpus: QuerySet[Gpu]) -> dict[UUID, _Holding]:
+    mine = set(teams_visible(actor).order_by().values_list("pk", flat=True))
+    found: dict[UUID, _Holding] = {}
+    # A GPU may be held by one (stopping) and claimed by the next: the holder is what people ask for.
+    for row in live_allocations().filter(gpu__in=gpus).order_by("-state"):
+        if row.gpu_id in found and row.state == "claimed":
+            continue
+        holder = holder_of(row, units=row.units) if row.team_id in mine else None
+        found[row.gpu_id] = _Holding(row.state, row.running_at is not None, holder)
+    return found
+
+
+def _cell(gpu: Gpu, condition: GpuCondition | None, holding: _Holding | None) -> GpuCell:
+    word = condition.condition if condition else Condition.DOWN
+    state = holding.state if holding else "free" if word == Condition.READY else word
+    return GpuCell(
+        gpu=gpu,
+        condition=word,
+        condition_reason=condition.reason if condition else "",
+        state=state,
+        holder=holding.holder if holding else None,
+        is_others=holding is not None and holding.holder is None,
+        is_running=holding is not None and holding.is_running,
+    )
+
+
+# --- Who holds what ----------------------------------------------------------------------------------------
+
+
+def live_allocations() -> QuerySet[Allocation]:
+    """All that is held, claimed, stopping or not confirmed, with what `holder_of` reads."""
+    related = ("workload__team", "attempt", "replica__spec")
+    return Allocation.objects.filter(state__in=ALLOCATION_LIVE).select_related(*related)
+
+
+def holder_of(row: Allocation, *, units: int) -> Holder:
+    return Holder(
+        workload_id=row.workload_id,
+        workload_public_id=row.workload.public_id,
+        workload_name=row.workload.name,
+        team_id=row.team_id,
+        team_name=row.workload.team.name,
+        tier_id=row.tier_id,
+        units=units,
+        ends_at=ends_at(row),
+    )
+
+
+def holders(tier_ids: Sequence[UUID]) -> Sequence[Holder]:
+    """The provider of `core.hooks.holders`: for other apps, which must hide what their reader may not see."""
+    groups: dict[tuple[UUID, UUID], list[Allocation]] = defaultdict(list)
+    for row in live_allocations().filter(tier__in=list(tier_ids)).order_by("workload_id", "pk"):
+        groups[row.workload_id, row.tier_id].append(row)
+    return [holder_of(rows[0], units=sum(row.units for row in rows)) for rows in groups.values()]
