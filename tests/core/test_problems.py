@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import pytest
@@ -5,8 +6,8 @@ from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.core.exceptions import ValidationError as ModelValidationError
 from django.db import DataError, IntegrityError, connection
 from django.http import Http404, HttpResponse
+from pytest_django import Settings
 from rest_framework import exceptions, serializers
-from rest_framework.parsers import JSONParser
 from rest_framework.permissions import AllowAny, IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -133,20 +134,47 @@ def test_several_errors_of_a_service() -> None:
     ]
 
 
-def test_malformed_json_is_a_problem() -> None:
-    class Posting(APIView):
-        authentication_classes = []
-        permission_classes = [AllowAny]
-        parser_classes = [JSONParser]
+class Posting(APIView):
+    authentication_classes = []
+    permission_classes = [AllowAny]
 
-        def post(self, request: Request) -> Response:
-            return Response(request.data)
+    def post(self, request: Request) -> Response:
+        text = str(request.data)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT %s::text", [text])
+        return Response()
 
-    request = APIRequestFactory().generic("POST", "/x", '{"name": ', content_type="application/json")
+
+def post(body: bytes) -> HttpResponse:
+    request = APIRequestFactory().generic("POST", "/x", body, content_type="application/json")  # type: ignore[arg-type] # bytes are fine
     response = Posting.as_view()(request)
-    assert response.status_code == 400
-    assert response.data["code"] == "parse_error"
-    assert response.data["errors"][0]["remedy"]
+    response.render()
+    return response
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"name": ', b"{'a': 1}", b"NaN", b"\xff", b"[" * 100_000, b"[" * 45 + b"]" * 45, b"9" * 5000],
+)
+def test_malformed_json_is_a_problem(body: bytes) -> None:
+    data = json.loads(post(body).content)
+    assert (data["status"], data["code"]) == (400, "parse_error")
+    assert data["errors"][0]["remedy"]
+
+
+def test_a_body_beyond_the_limit_is_a_problem(settings: Settings) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 100
+    assert json.loads(post(b'"' + b"x" * 100 + b'"').content)["code"] == "too_large"
+
+
+@pytest.mark.django_db
+def test_half_a_character_is_a_problem() -> None:
+    assert json.loads(post(b'"\\ud800"').content)["code"] == "surrogate_characters_not_allowed"
+
+
+def test_a_message_may_quote_half_a_character() -> None:
+    response = answer(exceptions.ValidationError({"kind": ["\ud800 is none."]}))
+    assert json.loads(response.content)["errors"][0]["message"] == "\ud800 is none."
 
 
 def test_anonymous_is_challenged() -> None:

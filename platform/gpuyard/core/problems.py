@@ -57,7 +57,9 @@ class ProblemResponse(Response):
     @property
     def rendered_content(self) -> str:
         self["Content-Type"] = CONTENT_TYPE
-        return json.dumps(self.data, ensure_ascii=False)
+        return json.dumps(
+            self.data
+        )  # in ASCII: a message may quote a lone surrogate, which UTF-8 has no bytes for
 
 
 def exception_handler(exc: Exception, context: Mapping[str, Any]) -> Response | None:
@@ -118,6 +120,12 @@ def _as_domain_error(exc: Exception) -> DomainError | None:
             return Invalid("bad_request", str(exc) or None)
         case DataError():
             return _from_data_error(exc)
+        case UnicodeEncodeError() if "surrogates" in exc.reason:
+            return Invalid(
+                "surrogate_characters_not_allowed",
+                _("A text contains half a character (a lone surrogate)."),
+                remedy=_("Send whole Unicode characters."),
+            )
         case OperationalError() if isinstance(exc.__cause__, pg.LockNotAvailable):
             return DomainError(
                 "busy",
