@@ -215,6 +215,7 @@ CELERY_TASK_ROUTES = {
     "billing.tasks.books_verify": {"queue": "long"},
 }
 CELERY_TASK_IGNORE_RESULT = True
+CELERY_RESULT_EXPIRES = None  # or beat schedules a clean-up of results that there are none of
 CELERY_TASK_ACKS_LATE = True  # every task is safe to run twice; a killed worker's task comes back
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
