@@ -84,6 +84,17 @@ def test_a_killed_shim_takes_its_replica_with_it(server: FakeServer, node: Node,
     assert not proc.with_environment(mark, proc.all_stats())
 
 
+def test_without_its_state_it_starts_nothing_twice(server: FakeServer, node: Node, state_dir: Path) -> None:
+    replica_id = server.order(STUBBORN)
+    node.turn_until(lambda: server.state(replica_id) == "running")
+    (state_dir / "replicas" / replica_id).rename(state_dir / "lost")
+    node.executor.folders.clear()
+    server.reports.clear()
+    node.turn_until(lambda: server.reports.get(replica_id, {}).get("clean"))
+    assert server.reports[replica_id]["exit_reason"] == "shim_lost"
+    assert not proc.with_environment(f"GPUYARD_REPLICA={replica_id}", proc.all_stats())
+
+
 def test_after_a_reboot_it_is_lost_and_clean(server: FakeServer, node: Node, state_dir: Path) -> None:
     replica_id = server.order(["sleep", "60"])
     node.turn_until(lambda: server.state(replica_id) == "running")

@@ -68,6 +68,11 @@ class Executor:
         if unknown:
             self._never_started(order, "start_failed", f"this node has no GPU {', '.join(sorted(unknown))}")
             return
+        if self._runner.has_remains(order.replica_id):
+            self._never_started(
+                order, "shim_lost", "it ran on this node already, and the agent's state was lost"
+            )
+            return
         folder = self._store.prepare(order)
         folder.write(records.LAUNCH_FILE, self._launch(folder, lease_deadline_s))
         self._store.commit(folder)

@@ -302,6 +302,8 @@ class Shim:
         self._save_exit(self._exit)
 
     def _save_exit(self, ended: records.Exit) -> None:
+        if not os.path.exists(self._path(records.SHIM_FILE)):
+            return  # the folder was taken away, and perhaps made anew for somebody else
         files.write_json(self._path(records.EXIT_FILE), ended, durable=True)
 
     def _path(self, name: str) -> str:

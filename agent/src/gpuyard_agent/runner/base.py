@@ -29,5 +29,8 @@ class Runner(Protocol):
     def stop(self, folder: ReplicaFolder, grace_s: float) -> None:
         """Ask politely, and end it by force after the grace. Returns at once; safe to repeat."""
 
+    def has_remains(self, replica_id: str) -> bool:
+        """True when something of a replica runs although it has no folder: the state folder was lost."""
+
     def observe(self, folder: ReplicaFolder) -> Observation:
         """How it is now; also finishes what an interrupted start or a killed shim left half-done."""

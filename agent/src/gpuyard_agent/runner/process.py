@@ -63,6 +63,9 @@ class ProcessRunner:
         if owner is not None:  # it looks at the file within a second anyway; this makes it at once
             proc.send_signal(owner["pid"], owner["started_ticks"], signal.SIGTERM)
 
+    def has_remains(self, replica_id: str) -> bool:
+        return any(not stat.is_gone for stat in proc.with_environment(_mark(replica_id), proc.all_stats()))
+
     def observe(self, folder: ReplicaFolder) -> Observation:
         ended: records.Exit | None = folder.read(records.EXIT_FILE)
         if ended is not None and ended["clean"]:
@@ -156,10 +159,7 @@ class ProcessRunner:
     def _leftover(self, folder: ReplicaFolder) -> list[proc.ProcStat]:
         """By the mark in their environment, or by the session for those that changed it."""
         stats = proc.all_stats()
-        found = {
-            stat.pid: stat
-            for stat in proc.with_environment(f"GPUYARD_REPLICA={folder.order.replica_id}", stats)
-        }
+        found = {stat.pid: stat for stat in proc.with_environment(_mark(folder.order.replica_id), stats)}
         child: records.Child | None = folder.read(records.CHILD_FILE)
         if child is not None and child["boot_id"] == self._boot_id:
             for stat in stats.values():
@@ -174,3 +174,7 @@ class ProcessRunner:
             return False
         self._shims.pop(folder.path, None)
         return True
+
+
+def _mark(replica_id: str) -> str:
+    return f"GPUYARD_REPLICA={replica_id}"
