@@ -8,3 +8,9 @@ from django.apps import AppConfig
 class BillingConfig(AppConfig):
     name = "billing"
     label = "billing"
+
+    def ready(self) -> None:
+        from billing.estimates import estimate
+        from gpuyard.core import hooks
+
+        hooks.estimate.register(estimate)
