@@ -20,11 +20,11 @@ class EndReason(models.TextChoices):
     STOP_REQUESTED = "stop_requested", gettext_lazy("It was stopped")
     TIME_LIMIT = "time_limit", gettext_lazy("It reached its time limit")
     LEASE = "lease", gettext_lazy("Its node was cut off and ended it, as asked for")
-    NODE_LOST = "node_lost", gettext_lazy("Its node was lost")
+    NODE_LOST = "node_lost", gettext_lazy("Its node was lost or restarted")
 
 
 class ExitReason(models.TextChoices):
-    """How a replica ended: what agents report, and one that only the server gives."""
+    """How a replica ended: what agents report, and one that only the server gives (`node_lost`)."""
 
     EXITED = "exited"
     SIGNAL = "signal"
@@ -66,28 +66,27 @@ def cause_of(exits: list[Exit]) -> tuple[EndReason, Exit] | None:
 
     A failure outweighs the rest, because it explains them: of several, the lowest rank's.
     """
-    ended = [one for one in exits if one.reason and not one.is_success]
-    for reason, means in _CAUSES:
-        for one in ended:
-            if one.reason in reason:
-                return means, one
-    return None
+    ended = [(_cause(one), one) for one in exits if one.reason and not one.is_success]
+    return min(ended, key=lambda pair: _WEIGHT.index(pair[0]), default=None)
 
 
-_CAUSES: tuple[tuple[frozenset[str], EndReason], ...] = (
-    (
-        frozenset({ExitReason.EXITED, ExitReason.SIGNAL, ExitReason.START_FAILED}),
-        EndReason.REPLICA_FAILED,
-    ),
-    (frozenset({ExitReason.TIME_LIMIT}), EndReason.TIME_LIMIT),
-    (frozenset({ExitReason.LEASE}), EndReason.LEASE),
-    (frozenset({ExitReason.NODE_LOST}), EndReason.NODE_LOST),
-    # Its node ended it without being asked, or was restarted: nothing of the program's own.
-    (
-        frozenset({ExitReason.STOPPED, ExitReason.SHIM_LOST, ExitReason.LOST_ON_REBOOT}),
-        EndReason.NODE_LOST,
-    ),
-)
+def _cause(one: Exit) -> EndReason:
+    """What is not listed is a failure: the program's own, or one that a newer agent has a word for.
+
+    So is a killed shim: programs can kill theirs, or exhaust the memory, and would be requeued for ever.
+    """
+    return _CAUSES.get(one.reason, EndReason.REPLICA_FAILED)
+
+
+_CAUSES: dict[str, EndReason] = {
+    ExitReason.TIME_LIMIT: EndReason.TIME_LIMIT,
+    ExitReason.LEASE: EndReason.LEASE,
+    ExitReason.NODE_LOST: EndReason.NODE_LOST,
+    ExitReason.LOST_ON_REBOOT: EndReason.NODE_LOST,
+    # Its node ended it without being asked: nothing of the program's own.
+    ExitReason.STOPPED: EndReason.NODE_LOST,
+}
+_WEIGHT = (EndReason.REPLICA_FAILED, EndReason.TIME_LIMIT, EndReason.LEASE, EndReason.NODE_LOST)
 
 
 def cause_text(reason: EndReason, one: Exit, replica_count: int) -> str:
@@ -99,6 +98,8 @@ def cause_text(reason: EndReason, one: Exit, replica_count: int) -> str:
         text = _("%(who)s could not start") % {"who": who}
     elif one.reason == ExitReason.SIGNAL and one.exit_code is not None:
         text = _("%(who)s was ended by signal %(signal)s") % {"who": who, "signal": one.exit_code - 128}
+    elif one.exit_code is None:
+        text = _("%(who)s ended, nobody knows how") % {"who": who}
     else:
         text = _("%(who)s ended with exit code %(code)s") % {"who": who, "code": one.exit_code}
     return f"{text}: {one.message}" if one.message else text

@@ -28,19 +28,8 @@ class ReplicaReport(AgentMessage):
     fencing_token: Counter
     state: Literal["starting", "running", "stopping", "exited"]
     exit_code: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
-    exit_reason: (
-        Literal[
-            "exited",
-            "signal",
-            "time_limit",
-            "lease",
-            "start_failed",
-            "stopped",
-            "shim_lost",
-            "lost_on_reboot",
-        ]
-        | None
-    ) = None
+    # A word of `outcomes.ExitReason`; from a newer agent perhaps one that is not known yet.
+    exit_reason: Annotated[Storable, Field(max_length=40)] | None = None
     signal: Annotated[int, Field(ge=1, le=128)] | None = None
     running_ago_s: Seconds | None = None
     ended_ago_s: Seconds | None = None

@@ -68,6 +68,7 @@ def test_an_unknown_model_is_left_out_and_said_once() -> None:
         _apply(node, gpu_report(0, model="Mystery"), gpu_report(1))
     assert Gpu.objects.count() == 1
     event = Event.objects.get(action="gpu.left_out")
+    assert event.new
     assert event.new["model"] == "Mystery"
 
 

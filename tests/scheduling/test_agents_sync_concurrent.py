@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def test_two_ranks_that_begin_at_once_are_both_seen(other_connection: Callable[.
     with ThreadPoolExecutor(2) as threads:
         # Both have written their own replica, and see nothing of the other's, when they come to the workload.
         syncs = [
-            threads.submit(_in_thread(lambda a=agent, r=replica: a.sync(report(r, "running"))))
+            threads.submit(_in_thread(partial(agent.sync, report(replica, "running"))))
             for agent, replica in zip(agents, replicas, strict=True)
         ]
         _wait_for_waiters(watcher, 2)
@@ -73,10 +74,10 @@ def test_ranks_ending_and_a_stop_all_at_once_end_once() -> None:
         for agent, replica in zip(agents, replicas, strict=True):
             agent.sync(report(replica, "running"))
         acts: list[Callable[[], Any]] = [
-            lambda a=agent, r=replica, c=index: a.sync(exited(r, c))  # type: ignore[misc]
+            partial(agent.sync, exited(replica, index))
             for index, (agent, replica) in enumerate(zip(agents, replicas, strict=True))
         ]
-        acts.insert(turn, lambda w=workload: _stop(w))  # type: ignore[misc]
+        acts.insert(turn, partial(_stop, workload))
         with ThreadPoolExecutor(len(acts)) as threads:
             for one in [threads.submit(_in_thread(act)) for act in acts]:
                 one.result(timeout=30)

@@ -127,6 +127,21 @@ def test_a_program_that_cannot_start() -> None:
     assert workload.state_reason == "The program could not start: no such file: x"
 
 
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [
+        ("shim_lost", "failed"),
+        ("lost_on_reboot", "waiting"),
+        ("stopped", "waiting"),
+        ("of a newer agent", "failed"),
+    ],
+)
+def test_an_end_that_is_not_the_programs_own(reason: str, state: str) -> None:
+    agent, replica, workload = _single(running=True)
+    agent.sync(exited(replica, None, exit_reason=reason))
+    assert _states(workload) == (state, "ended")
+
+
 @pytest.mark.parametrize(("kind", "state"), [("training", "failed"), ("development", "succeeded")])
 def test_a_time_limit(kind: str, state: str) -> None:
     agent, replica, workload = _single(running=True, kind=kind)
