@@ -80,9 +80,10 @@ def silent_node() -> tuple[Node, Allocation]:
     """A node that last synced an hour ago, with one GPU held since two hours ago and one free."""
     now = clock.now()
     node, gpus = fleet(2, since=now - 3 * HOUR, last_sync_at=now - HOUR)
-    allocation = held(gpus[0], now - 2 * HOUR, running_at=now - 2 * HOUR)
-    allocation.replica.state = "running"
-    allocation.replica.save(update_fields=["state"])
+    attempt = factories.placed(
+        factories.workload(factories.team(), gpus[0].tier), [gpus[0]], running=True, since=now - 2 * HOUR
+    )
+    allocation = Allocation.objects.get(attempt=attempt)
     meter(everything=True)
     assert node_lost(node_id=node.pk)
     meter(everything=True)

@@ -59,7 +59,8 @@ def test_a_new_cost_ends_the_one_before_and_is_logged() -> None:
     old = CostRate.objects.exclude(pk=new.pk).get(tier=tier)
     assert old.span.upper == new.span.lower
     event = Event.objects.filter(action="cost_rate.set").latest("created_at", "id")
-    assert event.old and event.new
+    assert event.old
+    assert event.new
     assert (event.old["rate"], event.new["rate"], event.reason) == ("1.500000", "2.25", "dearer power")
 
 
