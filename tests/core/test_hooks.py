@@ -1,4 +1,6 @@
 import pytest
+from django.core.checks import run_checks
+from django.core.exceptions import ImproperlyConfigured
 
 from gpuyard.core import hooks
 from gpuyard.core.hooks import Hook, HookError, KeyedHook
@@ -48,6 +50,16 @@ def test_an_optional_provider_may_be_missing() -> None:
 
 def test_a_missing_provider_fails_the_system_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hooks, "ALL", (Hook[str]("eta"),))
-    (error,) = hooks.hooks_check(None)
-    assert error.id == "core.E001"
-    assert "eta has no provider" in error.msg
+    errors = [error for error in run_checks() if error.id == "core.E001"]
+    assert [error.msg for error in errors] == ["core.hooks: eta has no provider."]
+
+
+def test_every_provider_of_the_platform_is_registered() -> None:
+    assert hooks.hooks_missing() == []
+    hooks.hooks_require()
+
+
+def test_a_process_without_a_provider_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "ALL", (Hook[str]("eta"),))
+    with pytest.raises(ImproperlyConfigured, match="eta"):
+        hooks.hooks_require()
