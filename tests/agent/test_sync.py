@@ -144,6 +144,15 @@ def test_the_inventory_is_sent_until_it_is_answered(server: FakeServer, node: No
     assert [gpu["model"] for gpu in server.inventories[0]["gpus"]] == ["NVIDIA L4"] * 4
 
 
+def test_the_inventory_is_sent_again_now_and_then(
+    server: FakeServer, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may have got a rule for a GPU that it left out before."""
+    monkeypatch.setattr("gpuyard_agent.loop.INVENTORY_AGAIN_S", 0.2)
+    node.turn_until(lambda: len(server.inventories) == 3)
+    assert len(server.syncs) > 3
+
+
 def test_each_start_of_the_agent_is_a_new_boot(
     server: FakeServer, agent_process: AgentProcess, state_dir: Path
 ) -> None:

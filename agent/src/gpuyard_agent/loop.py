@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 SYNC_LIMITS_S: Final = (0.05, 60.0)
 UNAUTHORIZED_WAIT_S: Final = 60.0
+INVENTORY_AGAIN_S: Final = 60.0  # an unchanged one too: the server may have new rules for what it left out
 KEPT_BUCKETS: Final = 4000  # of telemetry without an answer; one sync must stay far below 2.5 MB
 
 
@@ -80,6 +81,7 @@ class Agent:
         self._sampled_s: float | None = None
         self._samples: list[_Sample] = []
         self._answered_inventory: Inventory | None = None
+        self._answered_inventory_s = 0.0  # when that was sent
         self._leave_out_logs = False
 
     def start(self, *, node_secret: str, sync_s: float) -> None:
@@ -133,7 +135,8 @@ class Agent:
         answer = self._client.sync(self._node_secret, request)
         if not self._is_current(answer):
             return
-        self._answered_inventory = inventory
+        if request["inventory"] is not None:
+            self._answered_inventory, self._answered_inventory_s = inventory, sent_s
         self._samples.clear()
         self._leave_out_logs = False
         self._apply(answer, seen, sent_s)
@@ -160,13 +163,18 @@ class Agent:
             "boot_id": self._boot_id,
             "seq": self._seq,
             "agent_version": __version__,
-            "inventory": None if inventory == self._answered_inventory else inventory,
+            "inventory": inventory if self._is_inventory_due(inventory, now_s) else None,
             "telemetry": _aged(self._samples, now_s),
             "replicas": [
                 self._report(replica_id, observation, now_s) for replica_id, observation in seen.items()
             ],
             "logs": [] if self._leave_out_logs else self._logs.collect(ended),
         }
+
+    def _is_inventory_due(self, inventory: Inventory, now_s: float) -> bool:
+        return (
+            inventory != self._answered_inventory or now_s - self._answered_inventory_s >= INVENTORY_AGAIN_S
+        )
 
     def _report(self, replica_id: str, observation: Observation, now_s: float) -> ReplicaReport:
         return {
