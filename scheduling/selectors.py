@@ -21,7 +21,7 @@ from gpuyard.core.hooks import Eta
 from gpuyard.core.models import User
 from gpuyard.core.text import text_for_lookup
 from scheduling.checks import RequestCheck, request_check
-from scheduling.explanations import Explanation, Reason, attempt_reasons, verdict_explain
+from scheduling.explanations import Explanation, Reason, attempt_reasons, verdict_explain, verdicts_explain
 from scheduling.models import Attempt, Kind, LogChunk, Replica, Verdict, Workload
 from scheduling.states import AttemptState, WorkloadState
 from scheduling.supply import FleetView, TierSupply, fleet_list, tier_supply
@@ -40,6 +40,7 @@ __all__ = [
     "attempt_list",
     "attempt_reasons",
     "fleet_list",
+    "live_attempt",
     "log_read",
     "queue_list",
     "quota_checks",
@@ -47,6 +48,7 @@ __all__ = [
     "request_check",
     "tier_supply",
     "verdict_explain",
+    "verdicts_explain",
     "workload_events",
     "workload_get",
     "workload_list",
@@ -73,8 +75,7 @@ class WorkloadFilters:
 def workload_list(actor: User, filters: WorkloadFilters | None = None) -> QuerySet[Workload]:
     """The workloads of the actor's teams and their own, newest first.
 
-    `live_attempts` of each row is a list of at most one attempt, with tier and the replicas' nodes. Five queries,
-    whatever the number of rows.
+    `live_attempt(row)` says where it is placed. Three queries, whatever the number of rows.
     """
     asked = filters or WorkloadFilters()
     workloads = _visible(actor).prefetch_related(_live_attempts())
@@ -118,6 +119,12 @@ def _live_attempts() -> Prefetch[str, QuerySet[Attempt], str]:
     replicas = Prefetch("replicas", Replica.objects.select_related("node"))
     live = Attempt.objects.exclude(state=AttemptState.ENDED).select_related("tier").prefetch_related(replicas)
     return Prefetch("attempts", live, to_attr="live_attempts")
+
+
+def live_attempt(workload: Workload) -> Attempt | None:
+    """The placing that a workload of these selectors has now, its tier, replicas and nodes loaded."""
+    attempts: list[Attempt] = workload.live_attempts  # type: ignore[attr-defined] # set by the prefetch
+    return attempts[0] if attempts else None
 
 
 def _choices_check(field: str, given: Iterable[str], known: Iterable[str]) -> None:

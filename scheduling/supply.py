@@ -217,7 +217,7 @@ class FleetView:
 
 
 def fleet_list(actor: User, *, node_public_id: str | None = None) -> FleetView:
-    """All nodes that are not retired with their GPUs, by name; or one node. Five queries, however many there are."""
+    """All nodes that are not retired with their GPUs, by name; or one node. Six queries, however many there are."""
     nodes = Node.objects.exclude(state=NodeState.RETIRED).select_related("pool", "domain").order_by("name")
     if node_public_id is not None:
         nodes = nodes.filter(public_id=node_public_id)
