@@ -21,10 +21,9 @@ class Command(BaseCommand):
         parser.add_argument("--email", default="")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if sys.stdin.isatty():
-            password = getpass.getpass(_("Password: "))
-        else:
-            password = sys.stdin.readline().rstrip("\n")
+        password = (
+            getpass.getpass(_("Password: ")) if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+        )
         try:
             user = user_create(
                 actor=None,
