@@ -43,7 +43,7 @@ pytest: setup-dev
 
 proof: setup-dev
 	$(BIN)/python -m pytest -m proof
-	@for bench in benchmarks/bench_*.py; do [ -e "$$bench" ] || continue; $(BIN)/python "$$bench" || exit 1; done
+	@for bench in benchmarks/[a-z]*.py; do echo "$$bench"; $(BIN)/python "$$bench" || exit 1; done
 
 format: setup-dev
 	$(BIN)/ruff check --fix
