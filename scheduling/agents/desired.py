@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +22,7 @@ _DESIRED = (
     ReplicaState.STOPPING,
     ReplicaState.LOST,
 )
+_BEGUN = (ReplicaState.STARTING, ReplicaState.RUNNING, ReplicaState.STOPPING)
 
 
 def replicas_of(node: Node) -> list[Replica]:
@@ -33,15 +34,18 @@ def replicas_of(node: Node) -> list[Replica]:
     )
 
 
-def desired_replicas(replicas: Sequence[Replica]) -> list[dict[str, Any]]:
-    """The orders for an agent, in the order of the replicas."""
+def desired_replicas(replicas: Sequence[Replica], *, reported: Container[UUID]) -> list[dict[str, Any]]:
+    """The orders for an agent, in the order of the replicas. `reported`: those that the agent knows of."""
     if not replicas:
         return []
     gpus = _gpus([replica.pk for replica in replicas])
     attempts = {replica.attempt_id for replica in replicas}
     leases, sizes = _leases(attempts), _world_sizes(attempts)
     return [
-        _order(replica, gpus[replica.pk], leases[replica.attempt_id], sizes[replica.attempt_id])
+        {
+            **_order(replica, gpus[replica.pk], leases[replica.attempt_id], sizes[replica.attempt_id]),
+            "desired": "stop" if _shall_stop(replica) or _is_forgotten(replica, reported) else "run",
+        }
         for replica in replicas
     ]
 
@@ -58,7 +62,6 @@ def _order(
     return {
         "replica_id": str(replica.pk),
         "fencing_token": replica.fencing_token,
-        "desired": "stop" if _shall_stop(replica) else "run",
         "grace_s": spec.get("grace_s", GRACE_DEFAULT_S),
         "on_disconnect": spec.get("on_disconnect", "keep"),
         "command": spec["command"],
@@ -81,6 +84,12 @@ def _order(
 
 def _shall_stop(replica: Replica) -> bool:
     return replica.state == ReplicaState.STOPPING or replica.attempt.state == AttemptState.STOPPING
+
+
+def _is_forgotten(replica: Replica, reported: Container[UUID]) -> bool:
+    """It ran, but its agent has lost all memory of it: it is to look for what is left, not to start it once more."""
+    has_begun = replica.state in _BEGUN or replica.running_at is not None
+    return has_begun and replica.pk not in reported
 
 
 def _port(lease: PortLease) -> dict[str, Any]:

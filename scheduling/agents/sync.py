@@ -57,7 +57,8 @@ def node_sync(*, secret: str, request: SyncRequest) -> Synced:
     live = replicas_of(node)
     refused_count, is_changed = _reports_apply(live, request.replicas, window)
     acks = logs_append(reported, request.logs) if request.logs else []
-    orders = desired_replicas(replicas_of(node) if is_changed else live)
+    known = {report.replica_id for report in request.replicas}
+    orders = desired_replicas(replicas_of(node) if is_changed else live, reported=known)
     _node_store(node, request, orders, now)
     return Synced(_answer(node, orders, acks, _forget(orders, acks, request)), refused_count)
 

@@ -142,6 +142,14 @@ def test_an_end_that_is_not_the_programs_own(reason: str, state: str) -> None:
     assert _states(workload) == (state, "ended")
 
 
+def test_what_ran_on_an_agent_that_lost_its_memory_is_cleared_up_and_requeued() -> None:
+    agent, replica, workload = _single(running=True)
+    assert agent.sync()["replicas"][0]["desired"] == "stop"
+    assert _allocations(workload) == {"held"}
+    agent.sync(exited(replica, None, exit_reason="stopped"))
+    assert _states(workload) == ("waiting", "ended")
+
+
 @pytest.mark.parametrize(("kind", "state"), [("training", "failed"), ("development", "succeeded")])
 def test_a_time_limit(kind: str, state: str) -> None:
     agent, replica, workload = _single(running=True, kind=kind)
