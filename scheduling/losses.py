@@ -16,7 +16,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from gpuyard.audit.models import Event, Source
+from gpuyard.audit.models import Event
 from gpuyard.audit.services import Actor, Subject, event_record
 from gpuyard.core import clock
 from gpuyard.core.errors import Conflict, Forbidden, NotFound
@@ -130,7 +130,6 @@ def node_confirm_dead(*, actor: User, node_id: UUID, reason: str = "") -> Node:
         action="node.confirm_dead",
         subject=node,
         reason=reason,
-        source=Source.WEB,
     )
     _give_up(_replicas(node, (ReplicaState.LOST,)), ExitReason.NODE_LOST, actor)
     return node

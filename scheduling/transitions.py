@@ -44,7 +44,6 @@ def workload_move(
         old={"state": old},
         new={"state": new, **(told or {})},
         reason=workload.state_reason,
-        source=Source.WEB if isinstance(actor, User) else Source.SYSTEM,
     )
 
 

@@ -12,8 +12,9 @@ from django.db import connection, models, transaction
 from gpuyard.audit import selectors
 from gpuyard.audit.chain import GENESIS, seal_hash
 from gpuyard.audit.diagnosis import Finding, diagnose, is_next, link
+from gpuyard.audit.doors import door_now
 from gpuyard.audit.masking import masked
-from gpuyard.audit.models import Event, Source, Verification
+from gpuyard.audit.models import Event, Verification
 from gpuyard.core.models import User
 
 _BATCH = 500
@@ -49,7 +50,7 @@ def event_record(
     old: Any = None,
     new: Any = None,
     reason: str = "",
-    source: str = Source.SYSTEM,
+    source: str | None = None,
 ) -> Event:
     """Stores one event in the caller's transaction, which must be the act's own.
 
@@ -86,7 +87,7 @@ def event_draft(
     old: Any = None,
     new: Any = None,
     reason: str = "",
-    source: str = Source.SYSTEM,
+    source: str | None = None,
 ) -> Event:
     """An event that is not stored yet."""
     who = _actor(actor)
@@ -103,7 +104,7 @@ def event_draft(
         old=None if old is None else masked(old),
         new=None if new is None else masked(new),
         reason=reason[:2000],
-        source=source,
+        source=source or door_now(),
     )
 
 

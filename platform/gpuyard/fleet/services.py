@@ -68,7 +68,7 @@ def join_token_create(
         action="join_token.create",
         subject=token,
         new={"pool": pool.name, "uses": uses, "expires_at": token.expires_at},
-        source=Source.COMMAND if actor is None else Source.WEB,
+        source=Source.COMMAND if actor is None else None,
     )
     return token, secret
 
@@ -256,5 +256,4 @@ def _record_admin(
         old=old,
         new=new,
         reason=reason,
-        source=Source.WEB,
     )
