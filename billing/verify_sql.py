@@ -4,52 +4,54 @@ Each check returns rows only where something is wrong. All of it looks at the ti
 lies after it is not in the books yet.
 """
 
-# GPU × UTC hour × condition: the pieces of capacity that the books must account for. By intersections of spans
-# alone: held time, uncharged time and claims inside each piece, and the rest belongs to the condition.
+# Everything that takes or gives units over a span (capacity, holders, uncharged time, claims, and what holders still
+# have of a claim) is cut by conditions, hours and the mark; per GPU, hour and condition the rest belongs to the
+# condition. Sums of intersections only: no walk over time, as metering does it.
 _RAW = """
-WITH windows AS (
-  SELECT g.id AS gpu_id, c.tier_id, c.condition, h.hour, 7000 * g.compute_slices / g.card_slices AS capacity,
-         c.span * tstzrange(h.hour, h.hour + interval '1 hour') * tstzrange(NULL, m.metered_until) AS w
-  FROM fleet_gpu g
-  JOIN billing_metermark m ON m.gpu_id = g.id
-  JOIN fleet_gpucondition c ON c.gpu_id = g.id AND lower(c.span) < m.metered_until
-  CROSS JOIN LATERAL generate_series(
-    date_trunc('hour', lower(c.span), 'UTC'),
-    least(upper(c.span), m.metered_until) - interval '1 microsecond', interval '1 hour') AS h (hour)
-), claims AS (
-  SELECT id, gpu_id, units, slots,
+WITH claims AS (
+  SELECT gpu_id, units, slots,
          CASE WHEN state IN ('claimed', 'dropped') THEN span ELSE tstzrange(claimed_at, lower(span)) END AS span
   FROM scheduling_allocation WHERE state IN ('claimed', 'dropped') OR claimed_at < lower(span)
+), spans (gpu_id, what, units, span) AS (
+  SELECT c.gpu_id, 'total', (7000 * g.compute_slices / g.card_slices)::numeric, c.span
+  FROM fleet_gpucondition c JOIN fleet_gpu g ON g.id = c.gpu_id
+  UNION ALL
+  SELECT gpu_id, 'held', units, span FROM scheduling_allocation
+  WHERE state IN ('held', 'stopping', 'unconfirmed', 'ended')
+  UNION ALL
+  SELECT gpu_id, 'uncharged', units, piece
+  FROM scheduling_allocation, unnest(uncharged * tstzmultirange(span)) AS piece
+  WHERE state IN ('held', 'stopping', 'unconfirmed', 'ended')
+  UNION ALL
+  SELECT gpu_id, 'reserved', units, span FROM claims
+  UNION ALL
+  SELECT k.gpu_id, 'reserved', -k.units::numeric * billing_slots(k.slots * a.slots) / billing_slots(k.slots),
+         k.span * a.span
+  FROM claims k JOIN scheduling_allocation a ON a.gpu_id = k.gpu_id AND a.slots && k.slots AND a.span && k.span
+  WHERE a.state IN ('held', 'stopping', 'unconfirmed', 'ended')
 ), pieces AS (
-  SELECT w.gpu_id, w.hour, w.tier_id, w.condition, w.capacity::numeric * billing_us(w.w) AS total,
-    coalesce(h.held, 0) AS held, coalesce(h.uncharged, 0) AS uncharged,
-    coalesce(k.claimed, 0) - coalesce(k.held_by_others, 0) AS reserved
-  FROM windows w
-  LEFT JOIN LATERAL (
-    SELECT sum(a.units::numeric * billing_us(a.span * w.w)) AS held,
-           sum(a.units::numeric * billing_us(a.uncharged * tstzmultirange(a.span * w.w))) AS uncharged
-    FROM scheduling_allocation a
-    WHERE a.gpu_id = w.gpu_id AND a.span && w.w AND a.state IN ('held', 'stopping', 'unconfirmed', 'ended')
-  ) h ON true
-  LEFT JOIN LATERAL (
-    SELECT sum(k.units::numeric * billing_us(k.span * w.w)) AS claimed,
-           sum(o.held_by_others) AS held_by_others
-    FROM claims k
-    LEFT JOIN LATERAL (
-      SELECT sum(k.units::numeric * billing_slots(k.slots * a.slots) / billing_slots(k.slots)
-                 * billing_us(k.span * a.span * w.w)) AS held_by_others
-      FROM scheduling_allocation a
-      WHERE a.gpu_id = k.gpu_id AND a.slots && k.slots AND NOT isempty(k.span * a.span * w.w)
-        AND a.state IN ('held', 'stopping', 'unconfirmed', 'ended')
-    ) o ON true
-    WHERE k.gpu_id = w.gpu_id AND k.span && w.w
-  ) k ON true
+  SELECT s.gpu_id, h.hour, c.tier_id, c.condition, s.what,
+         sum(s.units * billing_us(cut.span * tstzrange(h.hour, h.hour + interval '1 hour'))) AS unit_us
+  FROM spans s
+  JOIN billing_metermark m ON m.gpu_id = s.gpu_id
+  JOIN fleet_gpucondition c ON c.gpu_id = s.gpu_id AND c.span && s.span
+  CROSS JOIN LATERAL (SELECT s.span * c.span * tstzrange(NULL, m.metered_until) AS span) cut
+  CROSS JOIN LATERAL generate_series(date_trunc('hour', lower(cut.span), 'UTC'),
+    upper(cut.span) - interval '1 microsecond', interval '1 hour') AS h (hour)
+  GROUP BY s.gpu_id, h.hour, c.tier_id, c.condition, s.what
+), sums AS (
+  SELECT gpu_id, hour, tier_id, condition,
+    coalesce(sum(unit_us) FILTER (WHERE what = 'total'), 0) AS total,
+    coalesce(sum(unit_us) FILTER (WHERE what = 'held'), 0) AS held,
+    coalesce(sum(unit_us) FILTER (WHERE what = 'uncharged'), 0) AS uncharged,
+    coalesce(sum(unit_us) FILTER (WHERE what = 'reserved'), 0) AS reserved
+  FROM pieces GROUP BY gpu_id, hour, tier_id, condition
 ), raw AS (
   SELECT gpu_id, hour, tier_id, sum(total) AS total, sum(held - uncharged) AS allocated, sum(reserved) AS reserved,
     sum(total - held - reserved) FILTER (WHERE condition = 'ready') AS unallocated,
     sum(total - held - reserved) FILTER (WHERE condition IN ('maintenance', 'cordoned')) AS maintenance,
     sum(uncharged + CASE WHEN condition = 'down' THEN total - held - reserved ELSE 0 END) AS down
-  FROM pieces GROUP BY gpu_id, hour, tier_id
+  FROM sums GROUP BY gpu_id, hour, tier_id
 ), booked AS (
   SELECT gpu_id, hour, tier_id, sum(unit_us) AS total,
     sum(unit_us) FILTER (WHERE bucket IN ('active', 'idle_held', 'unknown', 'transition')) AS allocated,
