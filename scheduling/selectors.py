@@ -52,6 +52,7 @@ __all__ = [
     "workload_events",
     "workload_get",
     "workload_list",
+    "workload_public_ids",
 ]
 
 # --- Workloads ---------------------------------------------------------------------------------------------
@@ -108,11 +109,21 @@ def workload_get(actor: User, public_id: str) -> Workload:
     return workload
 
 
+def workload_public_ids(actor: User, keys: Iterable[UUID]) -> dict[UUID, str]:
+    """What the workloads with these keys are called in URLs, as far as the actor may see them."""
+    found = Workload.objects.filter(_visible_q(actor), pk__in=list(keys))
+    return dict(found.values_list("pk", "public_id"))
+
+
 def _visible(actor: User) -> QuerySet[Workload]:
+    workloads = Workload.objects.filter(_visible_q(actor))
+    return workloads.select_related("team", "company", "owner", "spec", "verdict")
+
+
+def _visible_q(actor: User) -> Q:
     seen = visible_q(actor)
     # An empty condition means "all", but `|` with an empty one would mean "only their own".
-    workloads = Workload.objects.filter(Q(owner=actor) | seen if seen else seen)
-    return workloads.select_related("team", "company", "owner", "spec", "verdict")
+    return Q(owner=actor) | seen if seen else seen
 
 
 def _live_attempts() -> Prefetch[str, QuerySet[Attempt], str]:

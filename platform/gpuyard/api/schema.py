@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.plumbing import ResolvedComponent
 
 from gpuyard.core.problems import CONTENT_TYPE
 
 _TEXT = {"type": "string"}
-_TEXT_OR_NULL = {"type": "string", "nullable": True}
+_TEXT_OR_NULL = {"type": ["string", "null"]}
 PROBLEM: dict[str, Any] = {
     "type": "object",
     "description": "RFC 9457 problem details. `code` is stable; `errors` names fields by dotted path.",
@@ -56,6 +57,25 @@ class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-ca
             "scheme": "bearer",
             "description": "A personal token. Scopes: `read` for GET, `write` for all else.",
         }
+
+
+class SpecSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call] # its base is untyped
+    """The spec document, described by the pydantic model that checks it: what is sent and stored is the same."""
+
+    target_class = "scheduling.specs.Spec"
+
+    def get_name(self) -> str:
+        return "Spec"
+
+    def map_serializer(self, auto_schema: AutoSchema, direction: str) -> dict[str, Any]:
+        template = "#/components/schemas/Spec{model}"
+        schema: dict[str, Any] = self.target.model_json_schema(ref_template=template, mode="validation")
+        for name, part in schema.pop("$defs", {}).items():
+            component = ResolvedComponent(
+                name=f"Spec{name}", type=ResolvedComponent.SCHEMA, object=f"Spec{name}", schema=part
+            )
+            auto_schema.registry.register_on_missing(component)
+        return schema
 
 
 def problems_add(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:

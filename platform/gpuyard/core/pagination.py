@@ -1,4 +1,4 @@
-"""Cursor pages: newest first, by (created_at, id), forward only.
+"""Cursor pages: newest first, by (created_at, id), forward only; `RankPages` for lists with an order of their own.
 
 Not DRF's CursorPagination: that one filters by the first column alone and counts an offset through ties, so
 rows stamped by one bulk statement can be skipped; and a cursor it cannot read ends in a 500 or a 404.
@@ -61,7 +61,7 @@ class CursorPages(BasePagination):
             "type": "object",
             "required": ["next", "results"],
             "properties": {
-                "next": {"type": "string", "format": "uri", "nullable": True},
+                "next": {"type": ["string", "null"], "format": "uri"},
                 "results": schema,
             },
         }
@@ -89,6 +89,38 @@ class CursorPages(BasePagination):
         return int(text)
 
 
+class RankPages(CursorPages):
+    """For lists in an order of their own, by name or by turn: the cursor says how many rows were seen.
+
+    If the list changes between two pages, a row may be shown twice or not at all.
+    """
+
+    def paginate_queryset(
+        self, queryset: QuerySet[Any] | Any, request: Request, view: APIView | None = None
+    ) -> list[Any]:
+        size = self._size(request)
+        seen = _rank(request.query_params.get("cursor", "0"))
+        rows = list(queryset[seen : seen + size + 1])
+        if len(rows) > size:
+            self._next = replace_query_param(request.build_absolute_uri(), "cursor", str(seen + size))
+        return rows[:size]
+
+
+def _rank(cursor: str) -> int:
+    if cursor.isascii() and cursor.isdigit() and len(cursor) < 10:
+        return int(cursor)
+    raise _cursor_invalid()
+
+
+def _cursor_invalid() -> Invalid:
+    return Invalid(
+        "cursor_invalid",
+        _("The cursor is not valid."),
+        field="cursor",
+        remedy=_("Take it from `next` of the page before, or leave it out to start anew."),
+    )
+
+
 def _parameter(name: str, description: Any, schema: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": False, "description": str(description), "schema": schema}
 
@@ -107,9 +139,4 @@ def _decode(cursor: str) -> tuple[datetime, UUID]:
             raise ValueError("a cursor without a time zone")
         return created_at, UUID(pk_text)
     except (ValueError, TypeError, AttributeError, binascii.Error) as exc:
-        raise Invalid(
-            "cursor_invalid",
-            _("The cursor is not valid."),
-            field="cursor",
-            remedy=_("Take it from `next` of the page before, or leave it out to start anew."),
-        ) from exc
+        raise _cursor_invalid() from exc

@@ -80,6 +80,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "gpuyard.web.shell.shell",
             ],
         },
     },
@@ -192,6 +193,7 @@ REST_FRAMEWORK = {
 SPECTACULAR_SETTINGS = {
     "TITLE": "GPU Yard",
     "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
@@ -202,6 +204,16 @@ SPECTACULAR_SETTINGS = {
         "gpuyard.api.schema.problems_add",
     ],
     "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_NAME_OVERRIDES": {
+        "AttemptState": "scheduling.states.AttemptState",
+        "CaseState": "tenants.models.CaseState",
+        "Condition": "gpuyard.fleet.models.Condition",
+        "NodeState": "gpuyard.fleet.models.NodeState",
+        "ReplicaState": "scheduling.states.ReplicaState",
+        "StepState": "tenants.models.StepState",
+        "WorkloadKind": "scheduling.models.Kind",
+        "WorkloadState": "scheduling.states.WorkloadState",
+    },
 }
 
 # --- Tasks -------------------------------------------------------------------------------------------------
