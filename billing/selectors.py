@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -387,9 +387,9 @@ def fleet_cost(actor: User, *, since: date | None = None, until: date | None = N
         raise Forbidden("admin_needed", _("Only a platform admin sees the cost of the fleet."))
     lines = UsageLine.objects.all()
     if since:
-        lines = lines.filter(hour__date__gte=since)
+        lines = lines.filter(hour__gte=datetime.combine(since, time.min, UTC))
     if until:
-        lines = lines.filter(hour__date__lte=until)
+        lines = lines.filter(hour__lt=datetime.combine(until, time.min, UTC) + timedelta(days=1))
     rows = list(
         lines.values("bucket")
         .annotate(

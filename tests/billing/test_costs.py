@@ -165,6 +165,9 @@ def test_the_fleets_cost_is_for_admins(company: Team) -> None:
     found = fleet_cost(factories.admin())
     assert found.cost == sum(bucket.cost for bucket in found.buckets) > 0
     assert found.charged == Decimal("2.00")
+    today = clock.now().date()
+    assert fleet_cost(factories.admin(), since=today + timedelta(days=1)).buckets == ()
+    assert fleet_cost(factories.admin(), since=today - timedelta(days=2), until=today).cost == found.cost
     for refused in (fleet_cost, cost_rate_list):
         with pytest.raises(Forbidden):
             refused(factories.user("finance", company))
