@@ -5,7 +5,7 @@ the facts were read; every relative time on the page is counted from it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Literal, NamedTuple
@@ -91,7 +91,7 @@ class WorkloadRow:
     team: str
     kind: str
     state: str
-    state_s: float
+    state_s: float | None
     gpus: int
     tier: str  # the tier it runs on, or the first it asked for
     nodes: Sequence[str]
@@ -209,7 +209,6 @@ class Holder:
 class BlockerView:
     code: str
     sentence: str
-    detail: str = ""
     holders: Sequence[Holder] = ()
 
 
@@ -242,7 +241,6 @@ class Cell:
 class CandidateNode:
     name: str
     picked: bool
-    score: str
     sentence: str
     cells: Sequence[Cell] = ()
 
@@ -258,11 +256,9 @@ class WhyHere:
 
 @dataclass(frozen=True, kw_only=True)
 class LogLine:
-    key: str  # stable: replica and offset
-    rank: int
+    key: str  # stable: stream, offset of its piece, place in it
     stream: str
     text: str
-    at: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,7 +267,7 @@ class LogView:
     follows: bool  # more may come
     shown: int
     total_bytes: int
-    several_ranks: bool
+    rank: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,7 +286,6 @@ class CostCard:
     gpu_hours: Decimal
     rate: str  # "4 × 4.60 € an hour"
     parts: Sequence[CostPart]
-    metered_until: datetime | None
 
     @property
     def scale(self) -> Decimal:
@@ -353,7 +348,7 @@ class WorkloadPage:
     team_id: str
     kind: str
     state: str
-    state_s: float
+    state_s: float | None
     gpus: int
     replicas: int
     tier: str
@@ -577,14 +572,24 @@ class QueuePage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CostRow:
+class CostLine:
     day: date
     team: str
     team_id: str
     tier: str
+    kind: str
     gpu_hours: Decimal
-    cost: Money | None  # None where the reader may not see cost
     price: Money
+    cost: Money | None  # None where the reader may not see cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostSum:
+    """One currency's."""
+
+    gpu_hours: Decimal
+    price: Money
+    cost: Money | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -598,17 +603,15 @@ class CostBucket:
 @dataclass(frozen=True, kw_only=True)
 class CostsPage:
     as_of: datetime
-    first_day: date
-    last_day: date
-    rows: Sequence[CostRow]
-    gpu_hours: Decimal
-    cost: Money | None
-    price: Money
+    first_day: str  # as typed, so that a wrong one can be corrected
+    last_day: str
+    rows: Sequence[CostLine]
+    totals: Sequence[CostSum]
+    shows_cost: bool
+    metered_until: datetime | None
     buckets: Sequence[CostBucket] = ()  # the whole fleet, for those who may see it
     fleet_cost: Money | None = None
-    conserved: bool | None = None
-    metered_until: datetime | None = None
-    errors: dict[str, str] = field(default_factory=dict)
+    error: str = ""
 
     @property
     def bucket_parts(self) -> Sequence[Part]:

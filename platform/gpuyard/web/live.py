@@ -35,7 +35,7 @@ def respond(
     """
     query = request.GET.copy()
     part, seen = query.pop("part", [""])[-1], query.pop("v", [""])[-1]
-    request.GET = query  # links inside a part are built from the page's own query
+    request.GET = query  # type: ignore[assignment]  # links inside a part are built from the page's own query
     context = {**context, "live_version": version or "0"}
     if not part:
         return _finish(render(request, template, context), as_of)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -37,6 +38,10 @@ WORKLOAD_STATES: dict[str, StateWord] = {
     "cancelled": StateWord(_("Cancelled"), "off"),
     "rejected": StateWord(_("Rejected"), "off"),
     "expired": StateWord(_("Expired"), "off"),
+    # replicas, beside those above
+    "claiming": StateWord(_("Claiming"), "claimed"),
+    "assigned": StateWord(_("Assigned"), "claimed"),
+    "lost": StateWord(_("Not heard from"), "unknown"),
 }
 GPU_STATES: dict[str, StateWord] = {
     "active": StateWord(_("active"), "active"),
@@ -49,6 +54,10 @@ GPU_STATES: dict[str, StateWord] = {
     "maintenance": StateWord(_("maintenance"), "cordon"),
     "down": StateWord(_("down"), "fault"),
     "unknown": StateWord(_("unknown"), "unknown"),
+    # nodes, beside those above
+    "ready": StateWord(_("ready"), "free"),
+    "joined": StateWord(_("not yet heard from"), "unknown"),
+    "draining": StateWord(_("draining"), "cordon"),
 }
 KINDS: dict[str, str | Promise] = {
     "training": _("training"),
@@ -137,6 +146,22 @@ def ago(moment: datetime, now: datetime) -> str:
     if seconds < 0:
         return str(_("in %(time)s") % {"time": duration(-seconds)})
     return str(_("%(time)s ago") % {"time": duration(seconds)})
+
+
+def sentence(text: str) -> str:
+    """With a capital; ids and tier names that begin with a digit or are one word stay as they are."""
+    return text[:1].upper() + text[1:]
+
+
+def indexes(numbers: Iterable[int]) -> str:
+    """0-3, 6: GPU indexes as a range."""
+    runs: list[list[int]] = []
+    for one in sorted(set(numbers)):
+        if runs and one == runs[-1][1] + 1:
+            runs[-1][1] = one
+        else:
+            runs.append([one, one])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
 def initials(name: str) -> str:

@@ -1,0 +1,64 @@
+"""Who is reading: signed in, in their time zone, with refusals as pages."""
+
+from __future__ import annotations
+
+import zoneinfo
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, cast
+
+from django.conf import settings
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+
+from gpuyard.core.errors import Forbidden, NotFound
+from gpuyard.core.models import User
+from tenants.selectors import companies_visible
+
+View = Callable[..., HttpResponseBase]
+
+
+def actor_of(request: HttpRequest) -> User:
+    return cast(User, request.user)
+
+
+def page(view: View) -> View:
+    """For every page: a stranger's object is 404, a missing right 403, times are the reader's."""
+
+    @wraps(view)
+    def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if not request.user.is_authenticated:
+            return _sign_in_first(request)
+        try:
+            with timezone.override(zone_of(request)):
+                return view(request, *args, **kwargs)
+        except NotFound as exc:
+            raise Http404(str(exc)) from exc
+        except Forbidden as exc:
+            raise PermissionDenied(str(exc)) from exc
+
+    return wrapper
+
+
+def _sign_in_first(request: HttpRequest) -> HttpResponse:
+    if request.headers.get("HX-Request"):
+        # A redirect would be swapped into the live part; reloading the page shows the sign-in instead.
+        return HttpResponse(status=401, headers={"HX-Refresh": "true"})
+    return cast(HttpResponse, redirect_to_login(request.get_full_path(), settings.LOGIN_URL))
+
+
+def zone_of(request: HttpRequest) -> zoneinfo.ZoneInfo:
+    """The reader's own zone, else their company's, else UTC; kept for the session."""
+    name = request.session.get("zone")
+    if name is None:
+        actor = actor_of(request)
+        company = None if actor.time_zone else companies_visible(actor).order_by("name").first()
+        name = actor.time_zone or (company.time_zone if company else "UTC")
+        request.session["zone"] = name
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError):
+        return zoneinfo.ZoneInfo("UTC")

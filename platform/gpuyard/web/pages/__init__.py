@@ -1,0 +1,1 @@
+"""Facts from the selectors, put into the words and shapes of `contexts`."""

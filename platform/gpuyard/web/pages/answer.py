@@ -1,0 +1,171 @@
+"""What the request form answers while somebody types."""
+
+from __future__ import annotations
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from gpuyard.core import clock
+from gpuyard.core.errors import DomainError
+from gpuyard.core.models import User
+from gpuyard.core.money import UNITS_PER_GPU
+from gpuyard.web import wording
+from gpuyard.web.contexts import AnswerPanel, Check, Money
+from gpuyard.web.forms import RequestForm
+from scheduling.facts import asked_text
+from scheduling.selectors import RequestCheck, request_check
+from scheduling.usage import QuotaCheck
+from tenants.models import Team
+from tenants.selectors import Approver
+
+
+def answer_of(actor: User, team: Team | None, form: RequestForm) -> AnswerPanel:
+    """The panel beside the form, also while fields are still empty or wrong."""
+    form.full_clean()
+    if team is None or form.question is None:
+        return _unfinished(form)
+    try:
+        known = request_check(actor, team, kind=form.cleaned_data["kind"], spec=form.question.as_json())
+    except DomainError as exc:
+        form.refuse(exc.errors)
+        return _unfinished(form)
+    return _answer(known)
+
+
+def _unfinished(form: RequestForm) -> AnswerPanel:
+    wrong = len(form.errors)
+    return AnswerPanel(
+        as_of=clock.now(),
+        headline=_("not yet clear"),
+        detail=ngettext(
+            "%(n)s field is still empty or wrong.", "%(n)s fields are still empty or wrong.", wrong
+        )
+        % {"n": wrong}
+        if wrong
+        else _("Fill in the form to see when it starts and what it costs."),
+        checks=[
+            Check(
+                tone="info",
+                icon="info",
+                title=str(form.fields[name].label or name),
+                detail=" ".join(str(one) for one in errors),
+            )
+            for name, errors in form.errors.items()
+            if name in form.fields
+        ],
+        cost=None,
+        formula="",
+        submit=_("Request"),
+        problems=wrong,
+    )
+
+
+def _answer(known: RequestCheck) -> AnswerPanel:
+    headline, detail = _start(known)
+    estimate = known.estimate
+    return AnswerPanel(
+        as_of=known.as_of,
+        headline=headline,
+        detail=detail,
+        checks=[*_quota(known), _approval(known), *_supply(known)],
+        cost=Money(estimate.total, estimate.currency) if estimate and estimate.total is not None else None,
+        formula=_formula(known),
+        submit=_("Request %s") % asked_text(known.spec.request),
+    )
+
+
+def _start(known: RequestCheck) -> tuple[str, str]:
+    if known.never_fits:
+        return _("never, as asked"), " ".join(known.never_fits)
+    if not known.fits_quota:
+        return _("when quota allows"), _("It may be asked for, and waits until its team uses less.")
+    if not known.fits_now:
+        return _("when GPUs are free"), _("It queues now and starts as soon as there is room for it.")
+    if known.approval.is_auto:
+        return _("now"), _(
+            "There is room: the next pass, within seconds, unless somebody’s turn is before yours."
+        )
+    return _("once approved"), _("There is room at this moment; approval comes first.")
+
+
+def _quota(known: RequestCheck) -> list[Check]:
+    return [_quota_check(check) for check in known.quota]
+
+
+def _quota_check(check: QuotaCheck) -> Check:
+    tier, after = check.tier.name, wording.number((check.used + check.asked) / UNITS_PER_GPU)
+    guaranteed = wording.number(check.guaranteed / UNITS_PER_GPU)
+    if not check.is_within_limit:
+        room = wording.number(max(0, check.room or 0) / UNITS_PER_GPU)
+        return Check(
+            tone="bad",
+            icon="circle-alert",
+            title=_("Over the limit for %s") % tier,
+            detail=_("The limit leaves room for %s more now.") % room,
+        )
+    facts = {"after": after, "tier": tier, "guaranteed": guaranteed}
+    if check.is_within_guarantee:
+        return Check(
+            tone="ok",
+            icon="circle-check",
+            title=_("Inside the guarantee"),
+            detail=_("The team would use %(after)s of its %(guaranteed)s guaranteed %(tier)s.") % facts,
+        )
+    return Check(
+        tone="warn",
+        icon="circle-alert",
+        title=_("Fits the limit, over the guarantee"),
+        detail=_(
+            "The team would use %(after)s %(tier)s; its guarantee is %(guaranteed)s, so this one runs borrowed."
+        )
+        % facts,
+    )
+
+
+def _approval(known: RequestCheck) -> Check:
+    rule = _("Rule “%s”.") % known.approval.rule
+    if known.approval.is_auto:
+        return Check(tone="ok", icon="circle-check", title=_("Needs no approval"), detail=rule)
+    who = [approver_text(one) for one in known.approval.approvers]
+    title = ngettext("Needs %(n)s approval: %(who)s", "Needs %(n)s approvals: %(who)s", len(who)) % {
+        "n": len(who),
+        "who": _(", then ").join(who),
+    }
+    people = known.approval.approvers[0].people
+    names = ", ".join(one.username for one in people[:3])
+    detail = _("%(rule)s Asked: %(names)s.") % {"rule": rule, "names": names} if names else rule
+    return Check(tone="info", icon="user", title=title, detail=detail)
+
+
+def approver_text(approver: Approver) -> str:
+    if approver.team is None:
+        return _("a platform admin")
+    return _("a %(role)s of %(team)s") % {"role": approver.role, "team": approver.team.name}
+
+
+def _supply(known: RequestCheck) -> list[Check]:
+    checks = []
+    for supply in known.supply:
+        fits = supply.fits_now(known.spec.request)
+        checks.append(
+            Check(
+                tone="ok" if fits else "warn",
+                icon="server",
+                title=_("%(free)s of %(total)s %(tier)s free now")
+                % {"free": supply.free, "total": supply.total, "tier": supply.tier.name},
+                detail=_("The largest free block on one node is %s.") % supply.largest_block,
+            )
+        )
+    return checks
+
+
+def _formula(known: RequestCheck) -> str:
+    estimate = known.estimate
+    if estimate is None:
+        return _("no price is set")
+    gpus = known.spec.request.gpu_count
+    each = wording.money(estimate.hourly / gpus, estimate.currency)
+    limit = known.spec.time_limit_s
+    if limit is None:
+        return _("%(gpus)s × %(each)s an hour, no limit") % {"gpus": gpus, "each": each}
+    return f"{gpus} {wording.TIMES} {wording.duration(limit)} {wording.TIMES} {each}"

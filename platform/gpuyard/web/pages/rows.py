@@ -1,0 +1,180 @@
+"""Workloads as rows: for the list, home, search and the CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from gpuyard.core.models import User
+from gpuyard.web import wording
+from gpuyard.web.contexts import Money, WorkloadRow
+from gpuyard.web.pages.money import charged
+from scheduling.explanations import Explanation, verdicts_explain
+from scheduling.models import Attempt, Workload
+from scheduling.states import WORKLOAD_ENDED, WorkloadState
+from tenants.models import Case
+from tenants.selectors import case_list
+
+S = WorkloadState
+
+
+@dataclass(frozen=True)
+class _Facts:
+    as_of: datetime
+    charged: Mapping[UUID, Money]
+    verdicts: Mapping[UUID, Explanation]
+    cases: Mapping[UUID, Case]
+
+
+def workload_rows(actor: User, workloads: Sequence[Workload], as_of: datetime) -> tuple[WorkloadRow, ...]:
+    """The rows in the given order, in a fixed number of queries."""
+    waiting = [(one, one.verdict) for one in workloads if one.state == S.WAITING and hasattr(one, "verdict")]
+    pending = [one.pk for one in workloads if one.state == S.PENDING_APPROVAL]
+    cases = case_list(actor, state="open").filter(subject_type="workload", subject_id__in=pending)
+    facts = _Facts(
+        as_of=as_of,
+        charged=charged(workloads),
+        verdicts=verdicts_explain(actor, waiting) if waiting else {},
+        cases={case.subject_id: case for case in cases} if pending else {},
+    )
+    return tuple(_row(one, facts) for one in workloads)
+
+
+def _row(workload: Workload, facts: _Facts) -> WorkloadRow:
+    attempt = live_attempt(workload)
+    limit_s = limit_of(workload)
+    running_at = (attempt.running_at if attempt else None) or workload.started_at
+    is_running = workload.state == S.RUNNING and running_at is not None
+    run_s = (facts.as_of - running_at).total_seconds() if is_running and running_at else None
+    return WorkloadRow(
+        id=workload.public_id,
+        name=workload.name,
+        team=workload.team.name,
+        kind=workload.kind,
+        state=workload.state,
+        state_s=state_s(workload, attempt, facts.as_of),
+        gpus=gpu_count(workload, attempt),
+        tier=attempt.tier.name if attempt else tiers_of(workload),
+        nodes=nodes_of(attempt),
+        owner=workload.owner.username,
+        note=wording.sentence(_note(workload, facts, run_s, limit_s)),
+        requested_at=workload.created_at,
+        price=facts.charged.get(workload.pk),
+        run_s=run_s,
+        time_limit_s=limit_s if run_s is not None else None,
+        preemptible=workload.preemptible,
+    )
+
+
+def _note(workload: Workload, facts: _Facts, run_s: float | None, limit_s: int | None) -> str:
+    if workload.state == S.PENDING_APPROVAL:
+        case = facts.cases.get(workload.pk)
+        return waits_for(case) if case else _("waits for approval")
+    if workload.state == S.WAITING:
+        known = facts.verdicts.get(workload.pk)
+        return waiting_note(known) if known else _("the next pass looks at it within seconds")
+    if workload.state == S.STARTING:
+        return _("its GPUs are held; the program is being started")
+    if workload.state == S.RUNNING:
+        return run_note(run_s, limit_s)
+    if workload.state == S.STOPPING:
+        return workload.state_reason or _("finishing, then its GPUs are free")
+    return end_note(workload)
+
+
+def waiting_note(known: Explanation) -> str:
+    """The first reason, and how many more there are."""
+    if not known.reasons:
+        return _("it is its turn next")
+    more = len(known.reasons) - 1
+    first = known.reasons[0].text
+    if not more:
+        return first
+    rest = ngettext("%(n)s more reason", "%(n)s more reasons", more) % {"n": more}
+    return _("%(first)s; %(rest)s") % {"first": first, "rest": rest}
+
+
+def run_note(run_s: float | None, limit_s: int | None) -> str:
+    if run_s is None:
+        return ""
+    if limit_s is None:
+        return _("%(run)s so far, no limit") % {"run": wording.duration(run_s)}
+    return _("%(run)s of %(limit)s") % {"run": wording.duration(run_s), "limit": wording.duration(limit_s)}
+
+
+def end_note(workload: Workload) -> str:
+    """How it ended, and how long it had run."""
+    told = workload.state_reason
+    if not told and workload.exit_code is not None:
+        told = _("exit code %(code)s") % {"code": workload.exit_code}
+    if workload.started_at and workload.ended_at:
+        ran = wording.duration((workload.ended_at - workload.started_at).total_seconds())
+        return _("%(told)s, ran %(ran)s") % {"told": told, "ran": ran} if told else _("ran %s") % ran
+    return told
+
+
+def waits_for(case: Case) -> str:
+    """Who decides next, and by which rule."""
+    step = next((one for one in case.steps.all() if one.state == "pending"), None)
+    rule = _("rule “%(rule)s”") % {"rule": case.rule}
+    if step is None:
+        return rule
+    who = (
+        _("a %(role)s of %(team)s") % {"role": step.role, "team": step.team.name}
+        if step.team
+        else _("a platform admin")
+    )
+    return _("waits for %(who)s, %(rule)s") % {"who": who, "rule": rule}
+
+
+# ───────── what a workload says about itself ─────────
+
+
+def live_attempt(workload: Workload) -> Attempt | None:
+    """As `workload_list` and `workload_get` loaded it."""
+    found: list[Attempt] = getattr(workload, "live_attempts", [])
+    return found[0] if found else None
+
+
+def tiers_of(workload: Workload) -> str:
+    """`h100-80g or a100-40g`, in the order of preference."""
+    assert workload.spec is not None
+    return _(" or ").join(workload.spec.document["request"]["tiers"])
+
+
+def limit_of(workload: Workload) -> int | None:
+    assert workload.spec is not None
+    limit: int | None = workload.spec.document.get("time_limit_s")
+    return limit
+
+
+def gpu_count(workload: Workload, attempt: Attempt | None = None) -> int:
+    """What it holds, or else at most asks for."""
+    assert workload.spec is not None
+    request = workload.spec.document["request"]
+    replicas = len(attempt.replicas.all()) if attempt else int(request["replicas_max"])
+    return replicas * int(request["gpus_per_replica"])
+
+
+def nodes_of(attempt: Attempt | None) -> tuple[str, ...]:
+    if attempt is None:
+        return ()
+    return tuple(dict.fromkeys(replica.node.name for replica in attempt.replicas.all()))
+
+
+def state_s(workload: Workload, attempt: Attempt | None, as_of: datetime) -> float | None:
+    """For how long it has been in its state, where that is known and still counts."""
+    if workload.state in WORKLOAD_ENDED or workload.state == S.STOPPING:
+        return None
+    since = {
+        S.PENDING_APPROVAL: workload.created_at,
+        S.WAITING: workload.queued_at,
+        S.STARTING: attempt.created_at if attempt else None,
+        S.RUNNING: (attempt.running_at if attempt else None) or workload.started_at,
+    }[S(workload.state)]
+    return (as_of - since).total_seconds() if since else None

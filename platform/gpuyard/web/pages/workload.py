@@ -1,0 +1,370 @@
+"""The page of one workload: what happens to it, why, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import cast
+
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from billing.selectors import WorkloadCost, workload_cost
+from gpuyard.audit.models import Event
+from gpuyard.core import clock
+from gpuyard.core.errors import NotFound
+from gpuyard.core.models import User
+from gpuyard.core.money import UNITS_PER_GPU
+from gpuyard.web import wording
+from gpuyard.web.contexts import (
+    CostCard,
+    CostPart,
+    Decision,
+    EventRow,
+    LogView,
+    Money,
+    PlacedNode,
+    ReplicaRow,
+    StopQuestion,
+    Tone,
+    WorkloadPage,
+)  # fmt: skip
+from gpuyard.web.pages import logs, rows, steps, why
+from scheduling.facts import asked_text
+from scheduling.models import Attempt, Replica, Workload
+from scheduling.selectors import attempt_list, attempt_reasons, workload_events
+from scheduling.specs import Spec, spec_parse
+from scheduling.states import WORKLOAD_ENDED, AttemptState, ReplicaState, WorkloadState
+from tenants.models import Case, Role
+from tenants.selectors import ADMIN, case_of, roles_on
+
+S = WorkloadState
+OVERVIEW_LINES, LOG_LINES = 14, 500
+BUCKET_FILLS = {"active": "active", "idle_held": "idle", "transition": "stop", "unknown": "unknown"}
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Everything the page is built from, read once."""
+
+    actor: User
+    workload: Workload
+    spec: Spec
+    attempts: Sequence[Attempt]
+    case: Case | None
+    as_of: datetime
+
+    @property
+    def latest(self) -> Attempt | None:
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def live(self) -> Attempt | None:
+        return self.latest if self.latest and self.latest.state != AttemptState.ENDED else None
+
+
+def build(actor: User, workload: Workload, *, tab: str, rank: str) -> WorkloadPage:
+    assert workload.spec is not None
+    read = _Read(
+        actor=actor,
+        workload=workload,
+        spec=spec_parse(workload.spec.document),
+        attempts=list(attempt_list(actor, workload)),
+        case=case_of(actor, "workload", workload.pk),
+        as_of=clock.now(),
+    )
+    events = list(workload_events(actor, workload))
+    decisions = _decisions(read)
+    ended, tone = _ended(read)
+    return WorkloadPage(
+        as_of=read.as_of,
+        id=workload.public_id,
+        name=workload.name,
+        team=workload.team.name,
+        team_id=workload.team.public_id,
+        kind=workload.kind,
+        state=workload.state,
+        state_s=rows.state_s(workload, read.live, read.as_of),
+        gpus=rows.gpu_count(workload, read.live),
+        replicas=len(read.live.replicas.all()) if read.live else read.spec.request.replicas_max,
+        tier=read.live.tier.name if read.live else _(" or ").join(read.spec.request.tiers),
+        owner=workload.owner.username,
+        borrowed=read.live.borrowed if read.live else None,
+        placed=_placed(read.live),
+        steps=steps.timeline(workload, read.case, read.attempts, read.spec.time_limit_s, read.as_of),
+        tab=tab,
+        counts={"decisions": len(decisions), "events": len(events)},
+        spec=_spec_lines(read.spec),
+        revision=workload.spec.revision,
+        ended=ended,
+        ended_tone=tone,
+        replica_rows=tuple(_replica_row(one, read.as_of) for one in read.latest.replicas.all())
+        if read.latest
+        else (),
+        verdict=why.verdict_card(actor, workload) if workload.state == S.WAITING else None,
+        why=why.why_here(read.latest) if read.latest else None,
+        log=_log(read, tab, rank),
+        cost=_cost(read),
+        decisions=decisions,
+        events=[_event_row(event) for event in events],
+        stop=_stop(read),
+        case_url=_case_url(read),
+    )
+
+
+def _case_url(read: _Read) -> str:
+    if read.case is None or read.case.decided_at is not None:
+        return ""
+    return f"{reverse('web:approvals')}?case={read.case.public_id}"
+
+
+def _log(read: _Read, tab: str, rank: str) -> LogView | None:
+    if not read.attempts and tab != "log":
+        return None
+    most = LOG_LINES if tab == "log" else OVERVIEW_LINES
+    return logs.tail(read.actor, read.workload, most=most, rank=rank)
+
+
+def _ended(read: _Read) -> tuple[str, Tone]:
+    workload = read.workload
+    if workload.state not in WORKLOAD_ENDED:
+        return "", "info"
+    tones: dict[str, Tone] = {S.SUCCEEDED: "ok", S.FAILED: "bad", S.REJECTED: "bad"}
+    note = rows.end_note(workload)
+    label = str(wording.state_word(workload.state).label)
+    return (f"{label}: {note}." if note else f"{label}."), tones.get(workload.state, "info")
+
+
+# ───────── what was asked for, and where it stands ─────────
+
+
+def _spec_lines(spec: Spec) -> list[tuple[str, str]]:
+    request = spec.request
+    lines = [
+        (_("Command"), " ".join(spec.command)),
+        (_("GPUs"), asked_text(request)),
+        (
+            _("CPU, memory"),
+            _("%(cpu)s cores, %(memory)s GiB each")
+            % {
+                "cpu": wording.number(Decimal(request.cpu_m) / 1000),
+                "memory": wording.number(round(Decimal(request.memory_mib) / 1024, 2)),
+            },
+        ),
+        (_("Time limit"), wording.duration(spec.time_limit_s) if spec.time_limit_s else _("none")),
+    ]
+    optional = [
+        (_("Working folder"), spec.working_dir),
+        (_("Checkpoints"), spec.checkpoint_dir),
+        # the values may be secrets: who may see them comes with secrets
+        (_("Environment"), ", ".join(spec.env)),
+        (_("Ports"), ", ".join(f"{port.name} {port.health_path or ''}".strip() for port in spec.ports)),
+    ]
+    return lines + [(label, value) for label, value in optional if value]
+
+
+def _placed(attempt: Attempt | None) -> list[PlacedNode]:
+    if attempt is None:
+        return []
+    by_node: dict[str, list[int]] = {}
+    for replica in attempt.replicas.all():
+        by_node.setdefault(replica.node.name, []).extend(_gpu_indexes(replica))
+    return [PlacedNode(name=name, gpus=_gpu_text(found)) for name, found in by_node.items()]
+
+
+def _gpu_indexes(replica: Replica) -> list[int]:
+    return [allocation.gpu.index for allocation in replica.allocations.all()]
+
+
+def _gpu_text(found: Sequence[int]) -> str:
+    return _("gpu %s") % wording.indexes(found) if found else ""
+
+
+def _replica_row(replica: Replica, as_of: datetime) -> ReplicaRow:
+    ports = ", ".join(
+        f"{replica.node.advertise_address}:{lease.port} {lease.name}" for lease in replica.port_leases.all()
+    )
+    end = replica.ended_at or as_of
+    return ReplicaRow(
+        index=replica.index,
+        state=_replica_state(replica),
+        node=replica.node.name,
+        gpus=_gpu_text(_gpu_indexes(replica)),
+        ports=ports,
+        exit=_exit_text(replica),
+        run_s=(end - replica.running_at).total_seconds() if replica.running_at else None,
+    )
+
+
+def _replica_state(replica: Replica) -> str:
+    if replica.state != ReplicaState.EXITED:
+        return replica.state
+    if replica.exit_reason == "exited" and replica.exit_code == 0:
+        return "succeeded"
+    return "cancelled" if replica.exit_reason in ("stopped", "lease", "node_lost") else "failed"
+
+
+def _exit_text(replica: Replica) -> str:
+    if replica.state != ReplicaState.EXITED:
+        if replica.healthy is None:
+            return ""
+        return _("healthy") if replica.healthy else _("not healthy")
+    reason = {"exited": "", "signal": _("signal"), "time_limit": _("time limit")}.get(
+        replica.exit_reason, replica.exit_reason.replace("_", " ")
+    )
+    code = "" if replica.exit_code is None else str(replica.exit_code)
+    return ", ".join(filter(None, [code, reason]))
+
+
+# ───────── what was decided, and what happened ─────────
+
+
+def _decisions(read: _Read) -> list[Decision]:
+    found = [*_approvals(read)]
+    for attempt in read.attempts:
+        found.append(
+            Decision(
+                at=attempt.created_at,
+                what=_("Started, attempt %s") % attempt.number,
+                by=_("pass %s") % wording.number(attempt.pass_number),
+                reason=attempt_reasons(attempt),
+            )
+        )
+    verdict = getattr(read.workload, "verdict", None)
+    if read.workload.state == S.WAITING and verdict is not None:
+        card = why.verdict_card(read.actor, read.workload)
+        reasons = "; ".join(blocker.sentence for blocker in card.blockers) if card else ""
+        found.append(
+            Decision(
+                at=verdict.decided_at,
+                what=_("Waits"),
+                by=_("pass %s") % wording.number(verdict.pass_number),
+                reason=reasons,
+            )
+        )
+    return sorted(found, key=lambda one: one.at)
+
+
+def _approvals(read: _Read) -> list[Decision]:
+    case = read.case
+    if case is None or case.decided_at is None:
+        return []
+    decided = [step for step in case.steps.all() if step.decided_by is not None and step.decided_at]
+    if not decided and case.state == "approved":
+        rule = _("rule “%s”") % case.rule
+        return [
+            Decision(at=case.decided_at, what=_("Approved"), by=rule, reason=_("It needs nobody’s approval."))
+        ]
+    return [
+        Decision(
+            at=cast(datetime, step.decided_at),
+            what=step.get_state_display(),
+            by=cast(User, step.decided_by).username,
+            reason=step.reason,
+        )
+        for step in decided
+    ]
+
+
+def _event_row(event: Event) -> EventRow:
+    return EventRow(
+        at=event.created_at,
+        what=event.action,
+        actor=event.actor_label,
+        detail=_change(event),
+        sealed=event.sequence is not None,
+    )
+
+
+def _change(event: Event) -> str:
+    """`state: waiting → running`, and whatever else is short enough to read."""
+    old, new = event.old or {}, event.new or {}
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return event.reason
+    parts = []
+    for key, value in new.items():
+        if isinstance(value, dict | list) or value in (None, ""):
+            continue
+        before = old.get(key)
+        parts.append(f"{key}: {before} → {value}" if before not in (None, "", value) else f"{key}: {value}")
+    return " · ".join([*parts[:5], *([event.reason] if event.reason else [])])
+
+
+# ───────── money ─────────
+
+
+def _cost(read: _Read) -> CostCard | None:
+    if not read.attempts:
+        return None
+    try:
+        known = workload_cost(read.actor, read.workload)
+    except NotFound:  # one's own workload in a team that one has left
+        return None
+    currency = known.currency
+    estimate = known.estimate
+    return CostCard(
+        so_far=Money(known.price, currency),
+        at_most=Money(estimate.total, currency) if estimate and estimate.total is not None else None,
+        cost=Money(known.cost, currency) if known.cost is not None else None,
+        gpu_hours=known.gpu_hours,
+        rate=_rate(read, known),
+        parts=_cost_parts(known),
+    )
+
+
+def _cost_parts(known: WorkloadCost) -> list[CostPart]:
+    parts = [
+        CostPart(
+            fill=BUCKET_FILLS.get(bucket.bucket, "ink"),
+            label=bucket.label,
+            price=Money(bucket.price, known.currency),
+            hours=wording.number(bucket.gpu_hours),
+        )
+        for bucket in known.buckets
+    ]
+    if known.pending:
+        pending = Money(known.pending, known.currency)
+        parts.append(CostPart(fill="claimed", label=_("not metered yet"), price=pending, hours=""))
+    return parts
+
+
+def _rate(read: _Read, known: WorkloadCost) -> str:
+    if known.estimate is None:
+        return _("No price is set for it.")
+    gpus = read.spec.request.units // UNITS_PER_GPU
+    each = wording.money(known.estimate.hourly / gpus, known.currency)
+    return _("%(gpus)s × %(each)s an hour") % {"gpus": gpus, "each": each}
+
+
+# ───────── stopping ─────────
+
+
+def _stop(read: _Read) -> StopQuestion | None:
+    workload = read.workload
+    if workload.state in WORKLOAD_ENDED or workload.state == S.STOPPING:
+        return None
+    roles = roles_on(read.actor, workload.team)
+    if workload.owner_id != read.actor.pk and roles.isdisjoint({Role.MANAGER, ADMIN}):
+        return None
+    undo = _("This cannot be undone. “Again” asks for the same.")
+    if workload.state in (S.PENDING_APPROVAL, S.WAITING):
+        return StopQuestion(
+            verb=_("Withdraw"),
+            what=_("It leaves the queue and does not start."),
+            lost=_("It has cost nothing so far."),
+            undo=undo,
+        )
+    gpus = rows.gpu_count(workload, read.live)
+    held = ngettext("%(n)s GPU is", "%(n)s GPUs are", gpus) % {"n": gpus}
+    folder = read.spec.checkpoint_dir
+    return StopQuestion(
+        verb=_("Stop"),
+        what=_("The program is told to end and has 10 s to finish; then %(held)s free.") % {"held": held},
+        lost=_("Work since its last checkpoint in %s is lost.") % folder
+        if folder
+        else _("It has no checkpoint folder: whatever it has not saved itself is lost."),
+        undo=undo,
+    )

@@ -1,0 +1,105 @@
+"""What stands around every page: the team picked, the navigation, and what waits for the reader."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+from uuid import UUID
+
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.functional import SimpleLazyObject
+from django.utils.translation import gettext as _
+
+from gpuyard.core.models import User
+from gpuyard.web.actor import actor_of
+from gpuyard.web.contexts import NavItem, Shell, TeamChoice
+from tenants.models import Role, Team
+from tenants.selectors import ADMIN, cases_to_decide, team_get, teams_visible
+
+MOST_TEAMS = 100  # in the picker; more are found by search
+SEES_COSTS = frozenset({Role.MANAGER, Role.FINANCE, Role.AUDITOR, ADMIN})
+DECIDES = frozenset({Role.MANAGER, Role.FINANCE, ADMIN})
+REQUESTS = frozenset({Role.MEMBER, Role.MANAGER})
+
+
+def shell(request: HttpRequest) -> dict[str, Any]:
+    """The context processor. Nothing is asked of the database until a template reads it."""
+    user = getattr(request, "user", None)
+    if user is None or not user.is_authenticated or not hasattr(request, "session"):
+        return {"shell": None}
+    return {"shell": SimpleLazyObject(lambda: _shell(request))}
+
+
+def team_picked(request: HttpRequest) -> Team | None:
+    """The team that lists are limited to: `?team=`, remembered until another is picked; empty means all."""
+    wanted = request.GET.get("team")
+    if wanted is None:
+        wanted = request.session.get("team", "")
+        known = teams_visible(actor_of(request)).filter(public_id=wanted).first() if wanted else None
+        return known
+    team = team_get(actor_of(request), wanted) if wanted else None
+    if request.session.get("team", "") != wanted:
+        request.session["team"] = wanted
+    return team
+
+
+def roles_of(actor: User) -> frozenset[str]:
+    """Every role the reader has somewhere: decides what is worth showing, never what is allowed."""
+    roles = frozenset(actor.memberships.values_list("role", flat=True))
+    return roles | {ADMIN} if actor.is_platform_admin else roles
+
+
+def team_paths(teams: Iterable[Team]) -> dict[UUID, str]:
+    """`vision / detection`: the names down to each team, without the company's where there is more."""
+    rows = list(teams)
+    names = {team.pk: team.name for team in rows}
+    companies = {team.pk for team in rows if team.parent_id is None}
+    return {
+        team.pk: " / ".join(
+            names[key] for key in team.path if key in names and (key not in companies or key == team.pk)
+        )
+        for team in rows
+    }
+
+
+def _shell(request: HttpRequest) -> Shell:
+    actor = actor_of(request)
+    roles = roles_of(actor)
+    teams = list(teams_visible(actor)[:MOST_TEAMS])
+    picked = team_picked(request)
+    paths = team_paths(teams)
+    may_decide = not roles.isdisjoint(DECIDES)
+    return Shell(
+        user_name=actor.get_full_name() or actor.username,
+        teams=tuple(
+            TeamChoice(
+                id=team.public_id,
+                path=paths[team.pk],
+                depth=max(0, len(team.path) - 2),
+                selected=picked is not None and team.pk == picked.pk,
+            )
+            for team in teams
+        ),
+        nav=_nav(roles),
+        approvals_waiting=cases_to_decide(actor).count() if may_decide else 0,
+        may_request=not roles.isdisjoint(REQUESTS),
+        may_approve=may_decide,
+    )
+
+
+def _nav(roles: Collection[str]) -> tuple[NavItem, ...]:
+    items = [
+        ("home", _("Home"), "h"),
+        ("workloads", _("Workloads"), "w"),
+        ("queue", _("Queue"), "q"),
+        ("fleet", _("Fleet"), "f"),
+    ]
+    if not SEES_COSTS.isdisjoint(roles):
+        items.append(("costs", _("Costs"), "o"))
+    if not DECIDES.isdisjoint(roles):
+        items.append(("approvals", _("Approvals"), "a"))
+    return tuple(
+        NavItem(key=key, label=label, url=reverse(f"web:{key}"), shortcut=shortcut)
+        for key, label, shortcut in items
+    )

@@ -1,0 +1,32 @@
+"""The pages. Names in addresses are ids, the team is `?team=`; no trailing slashes."""
+
+from django.contrib.auth.views import LoginView, LogoutView
+from django.urls import path
+
+from gpuyard.web.views import approvals, costs, fleet, home, queue, request, search, workloads
+
+app_name = "web"
+urlpatterns = [
+    path("", home.home, name="home"),
+    path(
+        "sign-in",
+        LoginView.as_view(template_name="sign_in.html", redirect_authenticated_user=True),
+        name="sign_in",
+    ),
+    path("sign-out", LogoutView.as_view(), name="sign_out"),
+    path("search", search.search, name="search"),
+    path("workloads", workloads.workloads, name="workloads"),
+    path("workloads.csv", workloads.workloads_csv, name="workloads_csv"),
+    path("workloads/new", request.request_new, name="request"),
+    path("workloads/<str:public_id>", workloads.workload, name="workload"),
+    path("workloads/<str:public_id>/log", workloads.workload_log, name="workload_log"),
+    path("workloads/<str:public_id>/stop", workloads.workload_stop, name="workload_stop"),
+    path("approvals", approvals.approvals, name="approvals"),
+    path("approvals/<str:public_id>/decide", approvals.case_decide, name="case_decide"),
+    path("queue", queue.queue, name="queue"),
+    path("queue.csv", queue.queue_csv, name="queue_csv"),
+    path("fleet", fleet.fleet, name="fleet"),
+    path("fleet.csv", fleet.fleet_csv, name="fleet_csv"),
+    path("costs", costs.costs, name="costs"),
+    path("costs.csv", costs.costs_csv, name="costs_csv"),
+]

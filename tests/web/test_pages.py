@@ -1,0 +1,158 @@
+"""Every page for people with different roles, over real rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from gpuyard.core.models import User
+from gpuyard.fleet.models import Tier
+from scheduling.models import Workload
+from scheduling.passes import pass_once
+from scheduling.services import workload_submit
+from tenants.models import Team
+from tests import factories as make
+
+pytestmark = pytest.mark.django_db
+
+
+@dataclass
+class World:
+    vision: Team
+    tier: Tier
+    member: User
+    manager: User
+    stranger: User
+    admin: User
+
+
+@pytest.fixture
+def world() -> World:
+    company = make.company("acme")
+    vision, nlp = make.team(company, "vision"), make.team(company, "nlp")
+    tier = make.tier("h100-80g")
+    make.node(tier, 8, name="node-h100")
+    make.approval_policy(
+        company,
+        {
+            "rules": [
+                {"name": "small", "when": {"gpu_count": {"max": 4}}, "then": {"auto": True}},
+                {"name": "large", "when": {}, "then": {"steps": [{"role": "manager", "level": "team"}]}},
+            ]
+        },
+    )
+    make.quota(company, tier, guaranteed_gpus=8)
+    make.quota(vision, tier, guaranteed_gpus=4, limit_gpus=8)
+    return World(
+        vision=vision,
+        tier=tier,
+        member=make.user("member", vision, username="vision-member"),
+        manager=make.user("manager", vision, username="vision-manager"),
+        stranger=make.user("member", nlp, username="nlp-member"),
+        admin=make.admin(username="admin"),
+    )
+
+
+def browse(person: User) -> Client:
+    client = Client()
+    client.force_login(person)
+    return client
+
+
+def ask(world: World, *, gpus: int = 1, replicas: int = 1, name: str = "train") -> Workload:
+    spec = {
+        "command": ["python3", "train.py"],
+        "time_limit_s": 3600,
+        "request": {"gpus_per_replica": gpus, "replicas_min": replicas, "tiers": ["h100-80g"], "cpu_m": 100},
+    }
+    return workload_submit(actor=world.member, team=world.vision, name=name, kind="training", spec=spec)
+
+
+PAGES = ["home", "workloads", "request", "approvals", "queue", "fleet", "costs", "search"]
+FILES = ["workloads_csv", "queue_csv", "fleet_csv", "costs_csv"]
+
+
+@pytest.mark.parametrize("who", ["member", "manager", "stranger", "admin"])
+@pytest.mark.parametrize("name", PAGES + FILES)
+def test_every_page_opens_for_everybody_signed_in(world: World, who: str, name: str) -> None:
+    ask(world)
+    ask(world, gpus=8, name="large")
+    pass_once()
+    assert browse(getattr(world, who)).get(reverse(f"web:{name}")).status_code == 200
+
+
+@pytest.mark.parametrize("name", PAGES + FILES)
+def test_nobody_unknown_sees_a_page(world: World, name: str) -> None:
+    answer = Client().get(reverse(f"web:{name}"))
+    assert answer.status_code == 302
+    assert answer["Location"].startswith("/sign-in?next=")
+
+
+@pytest.mark.parametrize("tab", ["overview", "log", "decisions", "cost", "events", "nonsense"])
+@pytest.mark.parametrize("kind", ["running", "waiting", "pending"])
+def test_every_tab_of_a_workload_opens(world: World, tab: str, kind: str) -> None:
+    workload = {
+        "running": lambda: ask(world, gpus=4),
+        "waiting": lambda: ask(world, gpus=3, replicas=1),
+        "pending": lambda: ask(world, gpus=8),
+    }[kind]()
+    if kind != "waiting":
+        pass_once()
+    answer = browse(world.member).get(reverse("web:workload", args=[workload.public_id]), {"tab": tab})
+    assert answer.status_code == 200
+    assert "train" in answer.content.decode()
+
+
+def test_a_strangers_workload_is_not_there(world: World) -> None:
+    workload = ask(world)
+    client = browse(world.stranger)
+    assert client.get(reverse("web:workload", args=[workload.public_id])).status_code == 404
+    assert client.get(reverse("web:workload_log", args=[workload.public_id])).status_code == 404
+    assert client.post(reverse("web:workload_stop", args=[workload.public_id])).status_code == 404
+    assert workload.public_id not in client.get(reverse("web:workloads")).content.decode()
+
+
+def test_a_strangers_team_is_not_there(world: World) -> None:
+    answer = browse(world.stranger).get(reverse("web:workloads"), {"team": world.vision.public_id})
+    assert answer.status_code == 404
+
+
+def test_why_it_waits_is_said_with_all_reasons(world: World) -> None:
+    workload = ask(world, gpus=64)
+    Workload.objects.filter(pk=workload.pk, state="pending_approval").update(
+        state="waiting", queued_at=workload.created_at
+    )
+    pass_once()
+    page = browse(world.member).get(reverse("web:workload", args=[workload.public_id])).content.decode()
+    assert "never, as asked" in page
+    assert "never_fits_node" in page
+    assert "the largest node, node-h100, has 8" in page
+
+
+def test_a_live_part_is_204_until_something_changes(world: World) -> None:
+    client = browse(world.member)
+    ask(world)
+    address = reverse("web:workloads")
+    part = client.get(address, {"part": "live"}, headers={"HX-Request": "true"})
+    version = part.content.decode().split('name="v" value="')[1].split('"')[0]
+    again = client.get(address, {"part": "live", "v": version}, headers={"HX-Request": "true"})
+    assert again.status_code == 204
+    assert again["Yard-As-Of"]
+    ask(world, name="another")
+    changed = client.get(address, {"part": "live", "v": version}, headers={"HX-Request": "true"})
+    assert changed.status_code == 200
+
+
+def test_a_poll_after_the_session_ended_reloads_the_page(world: World) -> None:
+    answer = Client().get(reverse("web:home"), {"part": "live"}, headers={"HX-Request": "true"})
+    assert answer.status_code == 401
+    assert answer["HX-Refresh"] == "true"
+
+
+def test_a_name_that_is_a_formula_stays_text_in_the_csv(world: World) -> None:
+    ask(world, name="=cmd()")
+    text = browse(world.member).get(reverse("web:workloads_csv")).content.decode()
+    assert ",'=cmd()," in text
