@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.local.running import eventually, manage, process_named, processes_of, up
@@ -74,3 +75,13 @@ def test_help_and_checks_start_nothing(state: Path) -> None:
     for arguments in (["help"], ["check"], ["migrate", "--help"]):
         assert manage(state, *arguments).returncode == 0
     assert not list(state.glob("pg*"))
+
+
+def test_commands_beside_one_another_share_the_servers(state: Path) -> None:
+    wait = "import time; time.sleep({}); from django.db import connection as c; c.ensure_connection(); print('fine')"
+    with ThreadPoolExecutor() as pool:
+        # Whoever starts the servers ends first: it must wait for the others before it stops them.
+        runs = [pool.submit(manage, state, "shell", "--no-imports", "-c", wait.format(s)) for s in (0, 2, 4)]
+        answers = [run.result() for run in runs]
+    assert [answer.stdout.strip() for answer in answers] == ["fine"] * 3, [a.stderr for a in answers]
+    assert not processes_of(state)

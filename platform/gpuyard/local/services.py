@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -63,13 +63,12 @@ class LocalServices:
                 path.unlink()
 
     def stop(self, *, wait_for_users_s: float = 0.0) -> None:
-        if wait_for_users_s:
-            _wait_for_users(self.state, wait_for_users_s)
-        if self._lock is not None:
-            state_module.running_file(self.state).unlink(missing_ok=True)
-        for server in reversed(self.servers):
-            server.stop()
-        self.servers = []
+        with _no_users(self.state, wait_for_users_s) if wait_for_users_s else nullcontext():
+            if self._lock is not None:
+                state_module.running_file(self.state).unlink(missing_ok=True)
+            for server in reversed(self.servers):
+                server.stop()
+            self.servers = []
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -133,13 +132,15 @@ def using(state: Path) -> Iterator[None]:
         yield
 
 
-def _wait_for_users(state: Path, wait_s: float) -> None:
+@contextmanager
+def _no_users(state: Path, wait_s: float) -> Iterator[None]:
+    """Waits until nobody uses the servers; who comes meanwhile waits in `using` until they have stopped."""
     deadline = time.monotonic() + wait_s
     with _users_file(state) as file:
         while time.monotonic() < deadline:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             except BlockingIOError:
                 time.sleep(0.1)
-            else:
-                return
+        yield
