@@ -216,6 +216,9 @@ SPECTACULAR_SETTINGS = {
     },
 }
 
+# --- Money -------------------------------------------------------------------------------------------------
+GPUYARD_CURRENCY = env.text("GPUYARD_CURRENCY", "EUR")  # of cost rates; a company pays in its own
+
 # --- Tasks -------------------------------------------------------------------------------------------------
 CELERY_BROKER_URL = f"{REDIS_URL}/0"
 # No result backend: what a task did is in the database, and with Redis down the backend's own retries would
@@ -260,6 +263,7 @@ CELERY_BEAT_SCHEDULE = {
     "nodes-check": _every("scheduling.tasks.nodes_check", 10),
     "audit-seal": _every("gpuyard.audit.tasks.audit_seal", 5),
     "meter": _every("billing.tasks.meter", 30),
+    "books-verify": _every("billing.tasks.books_verify", 3600),
     "keys-purge": _every("gpuyard.core.tasks.idempotency_purge_old", 3600),
 }
 
