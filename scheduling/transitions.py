@@ -8,7 +8,6 @@ from typing import Any
 
 from django.db.models import F
 
-from gpuyard.audit.models import Source
 from gpuyard.audit.services import Actor, event_record
 from gpuyard.core.models import User
 from gpuyard.core.states import state_move
@@ -80,7 +79,6 @@ def replica_move(workload: Workload, replica: Replica, new: str, *, actor: By = 
         subject=replica,
         old={"state": old},
         new={"state": new, **{key: value for key, value in told.items() if value not in (None, "")}},
-        source=Source.AGENT if isinstance(actor, Actor) else Source.SYSTEM,
     )
 
 

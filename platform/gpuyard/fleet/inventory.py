@@ -12,7 +12,7 @@ import uuid
 from django.db import transaction
 from django.db.backends.postgresql.psycopg_any import DateTimeTZRange
 
-from gpuyard.audit.models import Event, Source
+from gpuyard.audit.models import Event
 from gpuyard.audit.services import Actor, Subject, event_record
 from gpuyard.core import clock
 from gpuyard.fleet.conditions import VANISHED, condition_when_present, conditions_set
@@ -198,7 +198,6 @@ def _record(
         old=old,
         new=new,
         reason=reason,
-        source=Source.AGENT,
     )
 
 

@@ -17,7 +17,6 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 from django.utils.translation import gettext as _
 
-from gpuyard.audit.models import Source
 from gpuyard.audit.services import Actor, event_record
 from gpuyard.core import clock
 from gpuyard.core.errors import Conflict, DomainError, Forbidden, NotFound
@@ -68,7 +67,6 @@ def join_token_create(
         action="join_token.create",
         subject=token,
         new={"pool": pool.name, "uses": uses, "expires_at": token.expires_at},
-        source=Source.COMMAND if actor is None else None,
     )
     return token, secret
 
@@ -98,7 +96,6 @@ def node_join(*, join_token: str, name: str, inventory: Inventory) -> Joined:
         action="node.join",
         subject=node,
         new={"pool": node.pool.name, "simulated": inventory.simulated},
-        source=Source.AGENT,
     )
     inventory_apply(node=node, inventory=inventory)
     return Joined(node, secret)
@@ -219,7 +216,6 @@ def _state_move(node: Node, new: NodeState, *, action: str) -> None:
         subject=node,
         old={"state": old},
         new={"state": new, "last_sync_at": node.last_sync_at},
-        source=Source.AGENT if new == NodeState.READY else Source.SYSTEM,
     )
 
 
