@@ -19,7 +19,7 @@ from scheduling.specs import Spec
 from scheduling.states import AllocationState, AttemptState, ReplicaState, WorkloadState
 
 
-@extend_schema_field(Spec)
+@extend_schema_field(Spec)  # type: ignore[arg-type] # `gpuyard.api.schema` describes it
 class SpecField(serializers.Field[Any, Any, Any, Any]):
     """The spec document. It is checked by `scheduling.specs`, which names every wrong field."""
 
@@ -111,7 +111,7 @@ def verdict_of(workload: Workload) -> Verdict | None:
 class ReasonOut(Output):
     code = serializers.CharField()
     text = serializers.CharField()
-    data = Document()
+    data = Document()  # type: ignore[assignment] # a declared field: the class keeps its own
 
 
 class VerdictOut(Output):

@@ -27,7 +27,7 @@ from tenants.services import case_decide, case_withdraw
 class SubjectOut(Output):
     type = serializers.CharField()
     id = serializers.CharField(allow_null=True)
-    label = serializers.CharField()
+    label = serializers.CharField()  # type: ignore[assignment] # a declared field: the class keeps its own
 
 
 class CaseRow(Output):
@@ -56,7 +56,7 @@ class StepOut(Output):
 
 class FactOut(Output):
     code = serializers.CharField()
-    label = serializers.CharField()
+    label = serializers.CharField()  # type: ignore[assignment] # a declared field: the class keeps its own
     value = serializers.CharField()
 
 

@@ -40,6 +40,7 @@ PROBLEM: dict[str, Any] = {
 }
 _ALWAYS = {"400": "What was sent is not valid.", "401": "Not signed in.", "403": "Not allowed."}
 _WITH_ID = {"404": "There is no such thing, or you may not see it."}
+_IDS = frozenset({"team", "company"})  # parameters that hold one
 _ON_CHANGE = {
     "409": "It does not fit what is there, or somebody else changed it meanwhile.",
     "413": "The request is too large.",
@@ -63,19 +64,31 @@ class SpecSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call] #
     """The spec document, described by the pydantic model that checks it: what is sent and stored is the same."""
 
     target_class = "scheduling.specs.Spec"
+    priority = 1  # before drf-spectacular's own, which describes what pydantic would write, defaults required
 
-    def get_name(self) -> str:
-        return "Spec"
+    def get_name(self, auto_schema: AutoSchema, direction: str) -> str:
+        return "WorkloadSpec"
 
     def map_serializer(self, auto_schema: AutoSchema, direction: str) -> dict[str, Any]:
         template = "#/components/schemas/Spec{model}"
         schema: dict[str, Any] = self.target.model_json_schema(ref_template=template, mode="validation")
         for name, part in schema.pop("$defs", {}).items():
-            component = ResolvedComponent(
+            component = ResolvedComponent(  # type: ignore[no-untyped-call]
                 name=f"Spec{name}", type=ResolvedComponent.SCHEMA, object=f"Spec{name}", schema=part
             )
             auto_schema.registry.register_on_missing(component)
+            _lengths_of_lists(part)
+        _lengths_of_lists(schema)
         return schema
+
+
+def _lengths_of_lists(part: dict[str, Any]) -> None:
+    """pydantic says minLength of a list that our own validator makes from a list; it means minItems."""
+    for one in part.get("properties", {}).values():
+        if one.get("type") == "array":
+            for end in ("min", "max"):
+                if f"{end}Length" in one:
+                    one[f"{end}Items"] = one.pop(f"{end}Length")
 
 
 def problems_add(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
@@ -84,7 +97,7 @@ def problems_add(result: dict[str, Any], generator: Any, request: Any, public: b
     for path, operations in result["paths"].items():
         for method, operation in operations.items():
             problems = dict(_ALWAYS)
-            if "{" in path:
+            if "{" in path or any(one["name"] in _IDS for one in operation.get("parameters", ())):
                 problems |= _WITH_ID
             if method not in {"get", "head"}:
                 problems |= _WITH_ID | _ON_CHANGE

@@ -7,23 +7,55 @@ from billing.api import CostsCsvView, CostsView
 from gpuyard.api.cases import CaseDecisionView, CasesView, CaseView, CaseWithdrawView
 from gpuyard.api.views import NothingView, RootView
 from gpuyard.api.workloads import WorkloadsView, WorkloadView
+from gpuyard.fleet.api import JoinTokensView, NodeCordonView, NodeDrainView, NodeUncordonView, PoolsView
+from scheduling.api.check import RequestCheckView
+from scheduling.api.fleet import NodesView, NodeView, PassesView, QuotasView, TiersView
 from scheduling.api.workloads import QueueView, WorkloadEventsView, WorkloadLogView, WorkloadStopView
+from tenants.api import (
+    EventsChainView,
+    EventsView,
+    MembersView,
+    MeView,
+    TeamsView,
+    TeamView,
+    TokensView,
+    TokenView,
+)
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", RootView.as_view(), name="api-root"),
     path("schema", SpectacularJSONAPIView.as_view(), name="api-schema"),
+    path("me", MeView.as_view(), name="api-me"),
+    path("tokens", TokensView.as_view(), name="api-tokens"),
+    path("tokens/<uuid:token_id>", TokenView.as_view(), name="api-token"),
+    path("teams", TeamsView.as_view(), name="api-teams"),
+    path("teams/<str:public_id>", TeamView.as_view(), name="api-team"),
+    path("teams/<str:public_id>/members", MembersView.as_view(), name="api-team-members"),
+    path("teams/<str:public_id>/quotas", QuotasView.as_view(), name="api-team-quotas"),
+    path("request-check", RequestCheckView.as_view(), name="api-request-check"),
     path("workloads", WorkloadsView.as_view(), name="api-workloads"),
     path("workloads/<str:public_id>", WorkloadView.as_view(), name="api-workload"),
     path("workloads/<str:public_id>/stop", WorkloadStopView.as_view(), name="api-workload-stop"),
     path("workloads/<str:public_id>/log", WorkloadLogView.as_view(), name="api-workload-log"),
     path("workloads/<str:public_id>/events", WorkloadEventsView.as_view(), name="api-workload-events"),
+    path("passes", PassesView.as_view(), name="api-passes"),
     path("queue", QueueView.as_view(), name="api-queue"),
     path("cases", CasesView.as_view(), name="api-cases"),
     path("cases/<str:public_id>", CaseView.as_view(), name="api-case"),
     path("cases/<str:public_id>/decision", CaseDecisionView.as_view(), name="api-case-decision"),
     path("cases/<str:public_id>/withdraw", CaseWithdrawView.as_view(), name="api-case-withdraw"),
+    path("tiers", TiersView.as_view(), name="api-tiers"),
+    path("pools", PoolsView.as_view(), name="api-pools"),
+    path("nodes", NodesView.as_view(), name="api-nodes"),
+    path("nodes/<str:public_id>", NodeView.as_view(), name="api-node"),
+    path("nodes/<str:public_id>/cordon", NodeCordonView.as_view(), name="api-node-cordon"),
+    path("nodes/<str:public_id>/drain", NodeDrainView.as_view(), name="api-node-drain"),
+    path("nodes/<str:public_id>/uncordon", NodeUncordonView.as_view(), name="api-node-uncordon"),
+    path("join-tokens", JoinTokensView.as_view(), name="api-join-tokens"),
     path("costs", CostsView.as_view(), name="api-costs"),
     path("costs.csv", CostsCsvView.as_view(), name="api-costs-csv"),
+    path("events", EventsView.as_view(), name="api-events"),
+    path("events/chain", EventsChainView.as_view(), name="api-events-chain"),
     # the last one: everything that no route above takes
     re_path(r"^.*$", NothingView.as_view(), name="api-nothing"),
 ]

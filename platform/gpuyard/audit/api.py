@@ -10,7 +10,7 @@ from gpuyard.core.rest import Output
 
 class EventSubject(Output):
     type = serializers.CharField(source="subject_type")
-    label = serializers.CharField(source="subject_label")
+    label = serializers.CharField(source="subject_label")  # type: ignore[assignment] # a declared field: the class keeps its own
 
 
 class EventOut(Output):
@@ -25,5 +25,5 @@ class EventOut(Output):
     old = serializers.JSONField(allow_null=True)
     new = serializers.JSONField(allow_null=True)
     reason = serializers.CharField()
-    source = serializers.ChoiceField(Source.choices)
+    source = serializers.ChoiceField(Source.choices)  # type: ignore[assignment] # a declared field: the class keeps its own
     sequence = serializers.IntegerField(allow_null=True)

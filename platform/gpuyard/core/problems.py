@@ -46,6 +46,7 @@ _REMEDIES: dict[str, str] = {
     "null_characters_not_allowed": gettext_noop("Remove the NUL characters."),
     "parse_error": gettext_noop("Send one well-formed JSON document in UTF-8."),
     "not_authenticated": gettext_noop("Sign in, or send `Authorization: Bearer <token>`."),
+    "unknown_field": gettext_noop("Remove this field, or check its spelling."),
     "throttled": gettext_noop("Wait as long as the Retry-After header says."),
 }
 _INVALID_REMEDY = gettext_noop("Correct this field.")

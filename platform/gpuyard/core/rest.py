@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Any, cast
 
 from django.utils.translation import gettext as _
 from drf_spectacular.drainage import set_override
@@ -23,7 +23,6 @@ from gpuyard.core.models import User
 from gpuyard.core.pagination import CursorPages
 
 _SHOWN = 80  # of a name that a client sent
-_Row = TypeVar("_Row")
 
 
 def actor_of(request: Request) -> User:
@@ -86,14 +85,13 @@ class Document(serializers.Field[Mapping[str, Any], Any, Any, Any]):
 
 
 class _Named(serializers.Serializer[Any]):
-    """Its name in the schema comes from its view: `WorkloadView.Out` is `Workload`."""
+    """Its name in the schema: `AttemptOut` is `Attempt`, and a view's own `QueueView.Out` is `Queue`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         view, _dot, own = cls.__qualname__.rpartition(".")
-        if view:
-            suffix = "" if own in {"In", "Out"} else own
-            set_override(cls, "component_name", view.rpartition(".")[2].removesuffix("View") + suffix)
+        own = own.removesuffix("In").removesuffix("Out")
+        set_override(cls, "component_name", view.rpartition(".")[2].removesuffix("View") + own)
 
 
 class Output(_Named):
@@ -114,7 +112,8 @@ class Input(_Named):
         try:
             value = super().to_internal_value(data)
         except ValidationError as exc:
-            raise ValidationError({**unknown, **dict(exc.detail)}) from exc  # a mapping here: data was one
+            found: dict[str, Any] = cast("dict[str, Any]", exc.detail)  # a mapping, because `data` is one
+            raise ValidationError({**unknown, **found}) from exc
         if unknown:
             raise ValidationError(unknown)
         return value

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import QuerySet
+from django.utils.translation import gettext as _
 
 from gpuyard.core.errors import NotFound
 from gpuyard.core.models import User
-from gpuyard.fleet.models import Node, NodeState
+from gpuyard.core.text import text_for_lookup
+from gpuyard.fleet.models import Node, NodeState, Pool, Tier
 
 FREEZE_SHARE_PCT = 20
 FREEZE_COUNT = 3
@@ -22,9 +24,9 @@ def node_list(actor: User) -> QuerySet[Node]:
 
 def node_get(actor: User, public_id: str) -> Node:
     """One node, retired ones included."""
-    node = Node.objects.select_related("pool").filter(public_id=public_id).first()
+    node = Node.objects.select_related("pool").filter(public_id=text_for_lookup(public_id)).first()
     if node is None:
-        raise NotFound()
+        raise NotFound("node_unknown", _("There is no such node."))
     return node
 
 
@@ -53,3 +55,24 @@ def fleet_silence(now: datetime) -> Silence:
 def is_silent(last_sync_at: datetime | None, lease_s: int, now: datetime) -> bool:
     """Whether a node's lease has passed."""
     return last_sync_at is None or now - last_sync_at > timedelta(seconds=lease_s)
+
+
+# --- Pools and tiers -----------------------------------------------------------------------------------------
+
+
+def pool_list(actor: User) -> QuerySet[Pool]:
+    """All pools, by name."""
+    return Pool.objects.order_by("name")
+
+
+def pool_get(actor: User, public_id: str) -> Pool:
+    """One pool."""
+    pool = Pool.objects.filter(public_id=text_for_lookup(public_id)).first()
+    if pool is None:
+        raise NotFound("pool_unknown", _("There is no such pool."))
+    return pool
+
+
+def tier_list(actor: User) -> QuerySet[Tier]:
+    """All tiers, the dearest first."""
+    return Tier.objects.order_by("-cost_rank", "name")
