@@ -32,7 +32,7 @@ class Command(BaseCommand):
         parser.add_argument("--once", action="store_true", help="end after the run, with one JSON line")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        self.console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+        self.console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
         running = supervisor.current()
         running.echo = False  # the log lines are in files; the terminal shows the demo
         self._say("Starting web, workers and beat …")
@@ -87,7 +87,8 @@ class Command(BaseCommand):
         self.console.print(message)
 
     def _accounts(self, url: str) -> None:
-        table = Table(title=f"Accounts (sign in at {url}/sign-in, password {PASSWORD})")
+        self.console.print(f"Accounts: sign in at {url}/sign-in with the password {PASSWORD}")
+        table = Table()
         for title in ("Account", "Role", "Where"):
             table.add_column(title)
         for account in ACCOUNTS:
