@@ -7,6 +7,7 @@ the fleet is silent at once, it is rather we who are cut off: then nothing is re
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,6 +32,8 @@ from scheduling.outcomes import ExitReason
 from scheduling.states import AttemptState, ReplicaState
 from scheduling.transitions import By, attempt_move, replica_end, replica_move
 from scheduling.wake import wake
+
+logger = logging.getLogger(__name__)
 
 GRACE_S = 10
 REQUEUE_MARGIN_S = 30
@@ -233,6 +236,8 @@ def _freeze_note(silence: Silence) -> None:
     was_frozen = last is not None and last.action == "fleet.freeze"
     if was_frozen == silence.is_frozen:
         return
+    if silence.is_frozen:
+        logger.error("%s of %s nodes are silent: frozen", silence.silent_count, silence.node_count)
     event_record(
         company_id=None,
         actor=None,

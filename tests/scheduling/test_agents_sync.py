@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -139,6 +140,29 @@ def test_repeated_and_late_syncs_change_nothing() -> None:
         assert response.status_code == 409
         assert response.json()["code"] == "stale_sync"
     assert rows_dump() == before
+
+
+def test_syncs_in_any_order_repeated_or_lost_lead_to_the_same_end() -> None:
+    """As long as the last one arrives, once, at any time: nothing that comes after it counts."""
+    for order in (*permutations(range(4)), (3,), (0, 3), (3, 3), (0, 0, 1, 1, 3, 2, 3)):
+        agent, replica = _placed(2)
+        reports = (
+            report(replica, "starting"),
+            report(replica, "running", running_ago_s=1.0),
+            exited(replica, 3, clean=False),
+            exited(replica, 3, running_ago_s=1.0),
+        )
+        messages = []
+        for one in reports:
+            agent.seq += 1
+            messages.append(agent.message(one))
+        for index in order:
+            agent.send(messages[index])
+        workload = Workload.objects.get(pk=replica.attempt.workload_id)
+        assert (workload.state, workload.exit_code) == ("failed", 3), order
+        assert {one.state for one in Allocation.objects.filter(workload=workload)} == {"ended"}
+        agent.node.refresh_from_db()
+        assert (agent.node.cpu_used_m, agent.node.memory_used_mib) == (0, 0)
 
 
 def test_a_new_start_of_the_agent_counts_anew() -> None:

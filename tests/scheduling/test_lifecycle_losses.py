@@ -13,7 +13,8 @@ from gpuyard.core.errors import Conflict, Forbidden
 from gpuyard.fleet.models import GpuCondition, Node
 from scheduling.lifecycle import workload_stop_begin
 from scheduling.losses import node_confirm_dead, node_lost, nodes_check
-from scheduling.models import Allocation, Attempt, Replica, Workload
+from scheduling.models import Allocation, Attempt, Replica, Workload, WorkloadSpec
+from scheduling.passes import pass_once
 from tests import factories as make
 from tests.scheduling.speaking import exited, report, rows_dump, speaker
 
@@ -163,6 +164,26 @@ def test_a_dead_node_gives_back_and_requeues() -> None:
     assert answer["replicas"] == []
     assert _conditions(node) == ["ready", "down", "cordoned"]
     assert Allocation.objects.get().span == allocation.span
+
+
+def test_what_was_requeued_starts_again_elsewhere() -> None:
+    node, replica, workload = _lost()
+    tier = node.gpus.get().tier
+    workload.spec = WorkloadSpec.objects.create(
+        workload=workload, revision=2, document=make.spec_document(tier)
+    )
+    workload.save(update_fields=["spec"])
+    node_confirm_dead(actor=make.admin(), node_id=node.pk)
+    other = make.node(tier, 1)
+
+    pass_once()
+
+    assert _state(workload) == "starting"
+    attempt = workload.attempts.get(number=2)
+    again = attempt.replicas.get()
+    assert again.fencing_token > replica.fencing_token
+    (order,) = speaker(other).sync()["replicas"]
+    assert (order["attempt"], order["desired"]) == (2, "run")
 
 
 def test_a_dead_node_breaks_its_gangs() -> None:
