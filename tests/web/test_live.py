@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from django.http import Http404
 from django.template import engines
+from django.template.backends.django import DjangoTemplates
 from django.test import RequestFactory
 
 from gpuyard.web import live
@@ -19,8 +20,10 @@ PAGE = (
 @pytest.fixture(autouse=True)
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "page.html").write_text(PAGE)
-    monkeypatch.setattr(engines["django"].engine, "dirs", [tmp_path])
-    for loader in engines["django"].engine.template_loaders:
+    backend = engines["django"]
+    assert isinstance(backend, DjangoTemplates)
+    monkeypatch.setattr(backend.engine, "dirs", [tmp_path])
+    for loader in backend.engine.template_loaders:
         loader.reset()
 
 

@@ -108,6 +108,6 @@ def test_initials_stand_for_a_person(name: str, shown: str) -> None:
 
 def test_every_state_has_a_word_and_a_mark() -> None:
     assert {word.glyph for word in wording.WORKLOAD_STATES.values()} <= {
-        "wait", "claimed", "active", "stop", "done", "fault", "off",
+        "wait", "claimed", "active", "stop", "done", "fault", "off", "unknown",
     }  # fmt: skip
     assert wording.state_word("of_another_version").label == "of another version"

@@ -21,7 +21,7 @@ from tenants.selectors import Approver
 
 def answer_of(actor: User, team: Team | None, form: RequestForm) -> AnswerPanel:
     """The panel beside the form, also while fields are still empty or wrong."""
-    form.full_clean()
+    form.is_valid()  # reads the fields once; what a service found wrong stays
     if team is None or form.question is None:
         return _unfinished(form)
     try:
