@@ -10,6 +10,7 @@ from gpuyard.audit.models import Event
 from gpuyard.fleet.inventory import inventory_apply
 from gpuyard.fleet.models import Gpu, GpuCondition, Node
 from gpuyard.fleet.reports import Inventory
+from gpuyard.fleet.selectors import gpus_left_out
 from tests import factories as make
 from tests.scheduling.speaking import gpu_report, inventory, rows_dump
 
@@ -70,6 +71,17 @@ def test_an_unknown_model_is_left_out_and_said_once() -> None:
     event = Event.objects.get(action="gpu.left_out")
     assert event.new
     assert event.new["model"] == "Mystery"
+    (left_out,) = gpus_left_out(make.user())
+    assert (left_out.node_name, left_out.model) == (node.name, "Mystery")
+
+
+def test_a_gpu_that_was_left_out_joins_once_a_rule_covers_it() -> None:
+    node = _node()
+    _apply(node, gpu_report(0, model="Mystery"))
+    make.tier("mystery", rule_for="Mystery")
+    assert _apply(node, gpu_report(0, model="Mystery"))
+    assert Gpu.objects.get().tier.name == "mystery"
+    assert gpus_left_out(make.user()) == []
 
 
 def test_memory_decides_too() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
+from gpuyard.audit.models import Event
 from gpuyard.core.errors import NotFound
 from gpuyard.core.models import User
 from gpuyard.core.text import text_for_lookup
-from gpuyard.fleet.models import Node, NodeState, Pool, Tier
+from gpuyard.fleet.models import Gpu, Node, NodeState, Pool, Tier
 
 FREEZE_SHARE_PCT = 20
 FREEZE_COUNT = 3
@@ -76,3 +78,40 @@ def pool_get(actor: User, public_id: str) -> Pool:
 def tier_list(actor: User) -> QuerySet[Tier]:
     """All tiers, the dearest first."""
     return Tier.objects.order_by("-cost_rank", "name")
+
+
+# --- What the agents found and we could not take ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A GPU that a node reported and that is no part of the fleet, and why."""
+
+    node_name: str
+    device_uuid: str
+    model: str
+    memory_mib: int
+    reason: str
+    since: datetime
+
+
+def gpus_left_out(actor: User) -> list[LeftOut]:
+    """GPUs that wait for a tier rule (or that two nodes claim to have), by node."""
+    names = dict(Node.objects.exclude(state=NodeState.RETIRED).values_list("id", "name"))
+    taken = set(Gpu.objects.filter(retired_at=None).values_list("node_id", "device_uuid"))
+    found: dict[tuple[UUID, str], LeftOut] = {}
+    events = Event.objects.filter(action="gpu.left_out", subject_type="node", subject_id__in=names)
+    for event in events.order_by("created_at", "id"):
+        if event.subject_id is None or event.new is None:
+            continue
+        key = (event.subject_id, event.new["device"])
+        if key not in taken:
+            found[key] = LeftOut(
+                node_name=names[event.subject_id],
+                device_uuid=event.new["device"],
+                model=event.new["model"],
+                memory_mib=event.new["memory_mib"],
+                reason=event.reason,
+                since=event.created_at,
+            )
+    return sorted(found.values(), key=lambda one: (one.node_name, one.device_uuid))
