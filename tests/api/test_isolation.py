@@ -1,0 +1,244 @@
+"""Every URL of the project in one table: what each kind of person is answered. A route missing here fails.
+
+A row is a method, a route as it stands in the URL table (a query may follow), whose id fills its `<…>` (always
+one of `ours`), what is sent, and the statuses in the order of `WHO`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import pytest
+from django.db import transaction
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+from rest_framework.test import APIClient
+from rest_framework.views import APIView
+
+from tests import factories
+from tests.api.calls import token_for
+from tests.api.world import World
+
+pytestmark = pytest.mark.django_db
+
+WHO = ("anonymous", "stranger", "mate", "manager", "finance", "auditor", "admin")
+
+
+class Row(NamedTuple):
+    method: str
+    route: str
+    statuses: str
+    subject: str = ""
+    send: str = ""  # a key of `_bodies`
+
+
+EVERYBODY = "200 200 200 200 200 200 200"
+SIGNED_IN = "401 200 200 200 200 200 200"
+OURS = "401 404 200 200 200 200 200"
+W, C, T, N = (f"api/v1/{name}/<str:public_id>" for name in ("workloads", "cases", "teams", "nodes"))
+API = (
+    Row("get", "api/v1/", EVERYBODY),
+    Row("get", "api/v1/schema", EVERYBODY),
+    Row("get", "api/v1/me", SIGNED_IN),
+    Row("get", "api/v1/tokens", SIGNED_IN),
+    Row("post", "api/v1/tokens", "401 201 201 201 201 201 201", send="token"),
+    # one's own only; and an admin may end anybody's
+    Row("delete", "api/v1/tokens/<uuid:token_id>", "401 404 404 404 404 404 204", "token"),
+    Row("get", "api/v1/teams", SIGNED_IN),
+    Row("get", T, OURS, "team"),
+    Row("get", f"{T}/members", OURS, "team"),
+    Row("get", f"{T}/quotas", OURS, "team"),
+    # asking is for members and managers of the team
+    Row("post", "api/v1/request-check", "401 404 200 200 403 403 403", send="request"),
+    Row("get", "api/v1/workloads", SIGNED_IN),
+    Row("get", "api/v1/workloads?team={subject}", OURS, "team"),
+    Row("post", "api/v1/workloads", "401 404 201 201 403 403 403", send="request"),
+    Row("get", W, OURS, "running"),
+    Row("get", f"{W}/log", OURS, "running"),
+    Row("get", f"{W}/events", OURS, "running"),
+    # its owner, the team's managers and admins
+    Row("post", f"{W}/stop", "401 404 403 200 403 403 200", "running"),
+    Row("get", "api/v1/queue", SIGNED_IN),
+    Row("get", "api/v1/passes", "401 403 403 403 403 403 200"),
+    Row("get", "api/v1/cases", SIGNED_IN),
+    Row("get", "api/v1/cases?to_decide=true", SIGNED_IN),
+    Row("get", C, OURS, "case"),
+    # an admin stands in only where nobody else may decide
+    Row("post", f"{C}/decision", "401 404 403 200 403 403 403", "case", "decision"),
+    Row("post", f"{C}/withdraw", "401 404 403 200 403 403 200", "case"),
+    Row("get", "api/v1/tiers", SIGNED_IN),
+    Row("get", "api/v1/pools", SIGNED_IN),
+    Row("get", "api/v1/nodes", SIGNED_IN),
+    Row("get", N, SIGNED_IN, "node"),
+    Row("post", f"{N}/cordon", "401 403 403 403 403 403 200", "node", "reason"),
+    Row("post", f"{N}/drain", "401 403 403 403 403 403 200", "node", "reason"),
+    Row("post", f"{N}/uncordon", "401 403 403 403 403 403 200", "node"),
+    Row("post", "api/v1/join-tokens", "401 403 403 403 403 403 201", send="pool"),
+    Row("get", "api/v1/costs", SIGNED_IN),
+    Row("get", "api/v1/costs?team={subject}", OURS, "team"),
+    Row("get", "api/v1/costs.csv", SIGNED_IN),
+    Row("get", "api/v1/costs.csv?team={subject}", OURS, "team"),
+    # the log of a company is for its auditors and managers, not for those of one team; strangers read their own
+    Row("get", "api/v1/events", "401 200 403 403 403 200 200"),
+    Row("get", "api/v1/events?company={subject}", "401 404 403 403 403 200 200", "company"),
+    Row("get", "api/v1/events/chain", "401 200 403 403 403 200 200"),
+    Row("get", "api/v1/^.*$", "404 404 404 404 404 404 404"),
+)
+# Agents have secrets of their own: nothing that a person has helps here.
+AGENTS = (
+    Row("post", "agent/v1/join", "401 401 401 401 401 401 401", send="join"),
+    Row("post", "agent/v1/sync", "401 401 401 401 401 401 401", send="sync"),
+)
+PAGE = "302 200 200 200 200 200 200"  # 302: to the sign-in
+OUR_PAGE = "302 404 200 200 200 200 200"
+WEB = (
+    Row("get", "healthz", EVERYBODY),
+    Row("get", "sign-in", "200 302 302 302 302 302 302"),
+    Row("post", "sign-out", "302 302 302 302 302 302 302"),
+    Row("get", "", PAGE),
+    Row("get", "search", PAGE),
+    Row("get", "workloads", PAGE),
+    Row("get", "workloads.csv", PAGE),
+    Row("get", "workloads/new", PAGE),
+    Row("post", "workloads/new", "302 422 422 422 422 422 422"),  # an empty form
+    Row("get", "workloads/<str:public_id>", OUR_PAGE, "running"),
+    Row("get", "workloads/<str:public_id>/log", OUR_PAGE, "running"),
+    Row("post", "workloads/<str:public_id>/stop", "302 404 403 302 403 403 302", "running"),
+    Row("get", "approvals", PAGE),
+    # a refusal is told on the inbox: a redirect too (`test_refused` looks at what it changed)
+    Row("post", "approvals/<str:public_id>/decide", "302 404 302 302 302 302 302", "case", "form"),
+    Row("get", "queue", PAGE),
+    Row("get", "queue.csv", PAGE),
+    Row("get", "fleet", PAGE),
+    Row("get", "fleet.csv", PAGE),
+    Row("get", "costs", PAGE),
+    Row("get", "costs.csv", PAGE),
+)
+TABLE = (*API, *AGENTS, *WEB)
+
+
+def _bodies(world: World) -> dict[str, Any]:
+    return {
+        "": {},
+        "token": {"name": "ci", "scopes": ["read"]},
+        "request": {
+            "team": world.ours.team.public_id,
+            "name": "new",
+            "kind": "training",
+            "spec": factories.spec_document(world.tier),
+        },
+        "decision": {"approve": True},
+        "form": {"decision": "approve"},
+        "reason": {"reason": "a fan is broken"},
+        "pool": {"pool": world.pool.public_id},
+        "sync": {"boot": 1, "seq": 1},
+        "join": {
+            "join_token": "guessed",
+            "name": "node",
+            "inventory": {
+                "hostname": "node",
+                "advertise_address": "127.0.0.1",
+                "port_range": [20000, 20099],
+                "cpu_m": 1000,
+                "memory_mib": 1024,
+                "simulated": True,
+                "gpus": [],
+            },
+        },
+    }
+
+
+# --- The walk ----------------------------------------------------------------------------------------------
+
+
+def _routes(patterns: Iterable[URLPattern | URLResolver], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """(method, route) of all that the project answers; method "" where a view does not tell."""
+    for one in patterns:
+        route = prefix + str(one.pattern)
+        if isinstance(one, URLResolver):
+            yield from _routes(one.url_patterns, route)
+        else:
+            yield from ((method, route) for method in _methods(one.callback))
+
+
+def _methods(view: Any) -> list[str]:
+    view_class = getattr(view, "view_class", object)
+    if not issubclass(view_class, APIView):
+        return [""]
+    own = set(view_class.http_method_names) - {"options", "head"}
+    return [method for method in sorted(own) if hasattr(view_class, method)] or [""]
+
+
+def test_every_route_stands_in_the_table() -> None:
+    known = {(row.method, row.route.partition("?")[0]) for row in TABLE}
+    known |= {("", route) for _method, route in known}
+    missing = [found for found in _routes(get_resolver().url_patterns) if found not in known]
+    assert not missing, "add rows to the isolation table"
+
+
+def test_every_row_is_a_route() -> None:
+    routes = {route for _method, route in _routes(get_resolver().url_patterns)}
+    assert [row.route for row in TABLE if row.route.partition("?")[0] not in routes] == []
+
+
+# --- What everybody gets -------------------------------------------------------------------------------------
+
+
+def _client(world: World, who: str, row: Row) -> Client:
+    person = world.people[who]
+    if row in WEB:
+        client = Client()
+        if person:
+            client.force_login(person)
+        return client
+    api = APIClient()
+    if person:
+        api.credentials(HTTP_AUTHORIZATION=f"Bearer {token_for(person)}")
+    return api
+
+
+def _answer(world: World, who: str, row: Row) -> tuple[int, str]:
+    client = _client(world, who, row)
+    path = world.path(row.route.replace("^.*$", "nothing"), row.subject)
+    sent = _bodies(world)[row.send]
+    kind = {} if row in WEB or row.method == "get" else {"format": "json"}
+    if row in AGENTS:
+        kind = {"content_type": "application/json"}
+    point = transaction.savepoint()
+    answer = getattr(client, row.method)(path, sent, **kind)
+    content = b"".join(answer.streaming_content) if answer.streaming else answer.content
+    transaction.savepoint_rollback(point)
+    return answer.status_code, content.decode()
+
+
+@pytest.mark.parametrize("who", WHO)
+def test_everybody_is_answered_as_the_table_says(who: str) -> None:
+    world = World()
+    wanted = {row: int(row.statuses.split()[WHO.index(who)]) for row in TABLE}
+    answers = {row: _answer(world, who, row) for row in TABLE}
+    wrong = [
+        f"{row.method} {row.route}: {answers[row][0]}, not {wanted[row]}: {answers[row][1][:300]}"
+        for row in TABLE
+        if answers[row][0] != wanted[row]
+    ]
+    assert not wrong, "\n".join(wrong)
+    hidden = {"anonymous": [*world.ours.marks(), *world.theirs.marks()], "stranger": world.ours.marks()}
+    for row, (status, text) in answers.items():
+        told = [mark for mark in hidden.get(who, world.theirs.marks()) if mark in text and status < 400]
+        assert who == "admin" or not told, (row, told)
+
+
+def test_lists_show_what_is_ours() -> None:
+    world = World()
+    for route, mark in {
+        "workloads": world.ours.running.public_id,
+        "queue": world.ours.waiting.public_id,
+        "cases": world.ours.case.public_id,
+        "teams": world.ours.team.public_id,
+        "costs": world.ours.team.public_id,
+        "costs.csv": world.ours.team.public_id,
+        "me": world.ours.team.public_id,
+    }.items():
+        status, text = _answer(world, "mate", Row("get", f"api/v1/{route}", ""))
+        assert (status, mark in text) == (200, True), route

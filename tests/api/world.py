@@ -1,0 +1,101 @@
+"""Two companies on one fleet, alike in all that matters, and people of every role: who sees what of whom?"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from billing.services import meter
+from gpuyard.core import clock
+from gpuyard.core.models import User
+from gpuyard.fleet.models import Node, Pool, Tier
+from scheduling.models import Workload
+from scheduling.services import workload_submit
+from scheduling.states import WorkloadState
+from tenants.models import ApiToken, Case, Role
+from tests import factories
+from tests.api.calls import token_for
+
+
+class Side:
+    """A company with a team, one workload that waits for its manager, one that waits for GPUs, one that runs."""
+
+    def __init__(self, name: str, tier: Tier, node: Node) -> None:
+        self.company = factories.company(f"{name}-company")
+        factories.approval_policy(self.company, factories.MANAGER)
+        factories.price_rate(self.company, tier)
+        self.team = factories.team(self.company, f"{name}-team")
+        factories.quota(self.company, tier, guaranteed_gpus=4, limit_gpus=8)
+        self.owner = factories.user("member", self.team, username=f"{name}-owner")
+        # from the start: a case without a manager goes to the admins
+        self.manager = factories.user("manager", self.team, username=f"{name}-manager")
+        self.token = ApiToken.objects.get(prefix=token_for(self.owner)[:8], user=self.owner)
+        self.pending = self._asked(f"{name}-pending", tier)
+        self.case = Case.objects.get(subject_id=self.pending.pk)
+        self.running = self._running(f"{name}-running", tier, node)
+        self.waiting = factories.workload(self.team, tier, owner=self.owner, name=f"{name}-waiting")
+
+    def _asked(self, name: str, tier: Tier) -> Workload:
+        document = factories.spec_document(tier)
+        return workload_submit(actor=self.owner, team=self.team, name=name, kind="training", spec=document)
+
+    def _running(self, name: str, tier: Tier, node: Node) -> Workload:
+        made = factories.workload(self.team, tier, owner=self.owner, name=name, state=WorkloadState.STARTING)
+        gpu = node.gpus.filter(allocations=None).order_by("index")[0]
+        factories.placed(made, [gpu], running=True, since=clock.now() - timedelta(minutes=30))
+        return made
+
+    def marks(self) -> list[str]:
+        """What nobody else may read anywhere: ids and names."""
+        ids = [self.company, self.team, self.owner, self.pending, self.running, self.waiting, self.case]
+        names = [self.company.name, self.team.name, self.owner.username, self.manager.username]
+        names += [self.pending.name, self.running.name, self.waiting.name]
+        return [one.public_id for one in ids] + names + [str(self.token.pk)]
+
+
+class World:
+    """`ours` is looked at by its own people and by `stranger`, who has every role in `theirs`."""
+
+    tier: Tier
+    node: Node
+    pool: Pool
+    ours: Side
+    theirs: Side
+    people: dict[str, User | None]
+
+    def __init__(self) -> None:
+        self.tier = factories.tier("h100-80g")
+        factories.cost_rate(self.tier)
+        self.node = factories.node(self.tier, gpus=4, since=clock.now() - timedelta(hours=1))
+        self.pool = self.node.pool
+        self.ours = Side("ours", self.tier, self.node)
+        self.theirs = Side("theirs", self.tier, self.node)
+        Node.objects.update(last_sync_at=clock.now())
+        meter()
+        stranger = factories.user("member", self.theirs.team, username="theirs-stranger")
+        for role in (Role.MANAGER, Role.FINANCE, Role.AUDITOR):
+            factories.membership(stranger, self.theirs.company, role)
+        self.people = {
+            "anonymous": None,
+            "stranger": stranger,
+            "mate": factories.user("member", self.ours.team, username="ours-mate"),
+            "manager": self.ours.manager,
+            "finance": factories.user("finance", self.ours.company, username="ours-finance"),
+            "auditor": factories.user("auditor", self.ours.company, username="ours-auditor"),
+            "admin": factories.admin(),
+        }
+
+    def path(self, route: str, subject: str) -> str:
+        """The route with its `<…>` filled in with the id of the subject, which is always ours."""
+        ids = {
+            "": "",
+            "team": self.ours.team.public_id,
+            "company": self.ours.company.public_id,
+            "pending": self.ours.pending.public_id,
+            "running": self.ours.running.public_id,
+            "case": self.ours.case.public_id,
+            "node": self.node.public_id,
+            "token": str(self.ours.token.pk),
+        }
+        head, mark, rest = route.partition("<")
+        path = head + ids[subject] + rest.partition(">")[2] if mark else route
+        return "/" + path.replace("{subject}", ids[subject])
