@@ -163,8 +163,8 @@ def _routes(patterns: Iterable[URLPattern | URLResolver], prefix: str = "") -> I
 
 
 def _methods(view: Any) -> list[str]:
-    view_class = getattr(view, "view_class", object)
-    if not issubclass(view_class, APIView):
+    view_class = getattr(view, "view_class", None)
+    if view_class is None or not issubclass(view_class, APIView):
         return [""]
     own = set(view_class.http_method_names) - {"options", "head"}
     return [method for method in sorted(own) if hasattr(view_class, method)] or [""]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from billing.services import meter
 from gpuyard.core import clock
@@ -46,10 +47,11 @@ class Side:
 
     def marks(self) -> list[str]:
         """What nobody else may read anywhere: ids and names."""
-        ids = [self.company, self.team, self.owner, self.pending, self.running, self.waiting, self.case]
+        rows: list[Any] = [self.company, self.team, self.owner, self.manager, self.case]
+        rows += [self.pending, self.running, self.waiting]
         names = [self.company.name, self.team.name, self.owner.username, self.manager.username]
         names += [self.pending.name, self.running.name, self.waiting.name]
-        return [one.public_id for one in ids] + names + [str(self.token.pk)]
+        return [one.public_id for one in rows] + names + [str(self.token.pk)]
 
 
 class World:
