@@ -50,7 +50,7 @@ def process_named(state: Path, part: str) -> int:
     return min(pid for pid, command in processes_of(state).items() if part in command)
 
 
-def eventually(claim: Callable[[], bool], *, timeout_s: float = 30) -> bool:
+def eventually(claim: Callable[[], bool], *, timeout_s: float = 60) -> bool:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if claim():

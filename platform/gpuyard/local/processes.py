@@ -81,21 +81,24 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)  # spawn() made it the leader of its group
 
 
+# Below the range from which systems give out ports by themselves: a client that retries while a server restarts
+# could be given that very port as its own, connect to itself, and keep the server from coming back.
+_SERVER_PORTS = range(10_000, 20_000)
+_AGENT_PORTS = range(20_000, 32_000)
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_port_range(1, _SERVER_PORTS)[0]
 
 
-def free_port_range(size: int = 100) -> tuple[int, int]:
-    """A block of ports that nobody listens on now, below the range from which systems give out ports."""
-    blocks = list(range(10_000, 32_000, size))
+def free_port_range(size: int = 100, within: range = _AGENT_PORTS) -> tuple[int, int]:
+    """A block of ports that nobody listens on now."""
+    blocks = list(within[::size])
     random.shuffle(blocks)
     for first in blocks:
         if all(_is_free(port) for port in range(first, first + size)):
             return first, first + size - 1
-    raise LocalServicesError(f"No {size} free ports in a row between 10000 and 32000.")
+    raise LocalServicesError(f"No {size} free ports in a row from {within[0]} to {within[-1]}.")
 
 
 def _is_free(port: int) -> bool:

@@ -68,7 +68,7 @@ class Supervisor:
         self._socket: socket.socket | None = None
         self._pipe: tuple[int, int] | None = None
         self._stopping = threading.Event()
-        self._watcher: threading.Thread | None = None
+        self._watchers: list[threading.Thread] = []
         self._changes = threading.Lock()
         self._print = threading.Lock()
 
@@ -99,8 +99,14 @@ class Supervisor:
         self.services.announce(url=self.url)
         for program in self._programs():
             self.add(program)
-        self._watcher = threading.Thread(target=self._watch, name="supervisor")
-        self._watcher.start()
+        # A thread for each server: one that takes its time to recover does not hold up the others.
+        self._watchers = [threading.Thread(target=self._watch_children, name="children")]
+        self._watchers += [
+            threading.Thread(target=self._watch_server, args=(server,), name=server.name)
+            for server in self.services.servers
+        ]
+        for watcher in self._watchers:
+            watcher.start()
         self._wait_until_ready()
 
     def add(self, program: Program) -> Child:
@@ -157,8 +163,8 @@ class Supervisor:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
         self._stopping.set()
-        if self._watcher is not None:
-            self._watcher.join()
+        for watcher in self._watchers:
+            watcher.join()
         with self._changes:
             children, self.children = self.children[::-1], []
         for child in children:
@@ -224,17 +230,17 @@ class Supervisor:
                 f"The web server does not start; see {self.folder / 'logs' / 'web.log'}."
             )
 
-    def _watch(self) -> None:
+    def _watch_children(self) -> None:
         while not self._stopping.wait(0.2):
-            for server in self.services.servers:
-                self._watch_server(server)
             with self._changes:
                 children = list(self.children)
             for child in children:
                 child.watch()
 
     def _watch_server(self, server: Server) -> None:
-        if server.process is not None and server.process.poll() is not None:
+        while not self._stopping.wait(0.2):
+            if server.process is None or server.process.poll() is None:
+                continue
             self.log(server.name, f"ended with {server.process.returncode}; starts again")
             try:
                 started = server.restart()
@@ -242,6 +248,7 @@ class Supervisor:
                 self.log(server.name, str(problem))
                 started = False
             if not started:
+                self.log(server.name, f"did not start; see {server.log}")
                 self._stopping.wait(1.0)
 
     def _end_work(self) -> None:
