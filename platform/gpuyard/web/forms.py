@@ -9,6 +9,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from django import forms
+from django.core.validators import MaxLengthValidator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -48,7 +49,8 @@ def _text(label: Any, *, hint: Any = "", required: bool = False, **widget: Any) 
         label=label,
         help_text=hint,
         required=required,
-        max_length=LONGEST,
+        # No max_length: the browser would cut off what is pasted, and say nothing.
+        validators=[MaxLengthValidator(LONGEST)],
         widget=forms.Textarea() if widget.pop("lines", False) else forms.TextInput(attrs=widget),
     )
 
