@@ -131,6 +131,8 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     document.querySelectorAll("[data-follow]").forEach(follow);
+    const here = document.querySelector(".nav-y [aria-current]");
+    if (here) here.parentElement.scrollLeft = here.offsetLeft - 60;
     document.querySelectorAll(".toasts .toast-y:not(.t-error)").forEach((box) => setTimeout(() => box.remove(), 8000));
     const asked = document.querySelector("dialog[open]");
     if (asked) openDialog(asked.id);

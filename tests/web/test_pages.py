@@ -13,7 +13,7 @@ from gpuyard.fleet.models import Tier
 from scheduling.models import Workload
 from scheduling.passes import pass_once
 from scheduling.services import workload_submit
-from tenants.models import Team
+from tenants.models import Case, Team
 from tests import factories as make
 
 pytestmark = pytest.mark.django_db
@@ -156,3 +156,33 @@ def test_a_name_that_is_a_formula_stays_text_in_the_csv(world: World) -> None:
     ask(world, name="=cmd()")
     text = browse(world.member).get(reverse("web:workloads_csv")).content.decode()
     assert ",'=cmd()," in text
+
+
+def test_a_decision_that_is_not_theirs_changes_nothing(world: World) -> None:
+    ask(world, gpus=8)
+    case = Case.objects.get(state="open")
+    for person, status in ((world.member, 302), (world.stranger, 404)):
+        answer = browse(person).post(
+            reverse("web:case_decide", args=[case.public_id]), {"decision": "approve"}
+        )
+        assert answer.status_code == status
+    case.refresh_from_db()
+    assert case.state == "open"
+
+
+def test_a_rejection_without_a_reason_comes_back_with_the_remedy(world: World) -> None:
+    ask(world, gpus=8)
+    case = Case.objects.get(state="open")
+    client = browse(world.manager)
+    answer = client.post(reverse("web:case_decide", args=[case.public_id]), {"decision": "reject"})
+    assert answer.status_code == 422
+    assert "A rejection needs a reason." in answer.content.decode()
+
+
+def test_withdrawing_says_so_and_frees_the_place(world: World) -> None:
+    workload = ask(world, gpus=8)
+    client = browse(world.member)
+    page = client.post(reverse("web:workload_stop", args=[workload.public_id]), follow=True).content.decode()
+    assert "train is withdrawn." in page
+    workload.refresh_from_db()
+    assert workload.state == "cancelled"
