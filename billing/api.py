@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.http import HttpResponseBase, StreamingHttpResponse
+from django.utils.translation import gettext as _
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -14,6 +15,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from billing.selectors import CostFilters, cost_by_team_day, cost_csv
+from gpuyard.core.errors import Invalid
 from gpuyard.core.rest import Amount, Input, Output, actor_of, query
 from scheduling.models import Kind
 
@@ -29,6 +31,16 @@ class Filters(Input):
         # `from` is no name for an attribute in Python
         days = {name: serializers.DateField(required=False) for name in ("from", "to")}
         return {**days, **super().get_fields()}
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "from" in attrs and "to" in attrs and attrs["from"] > attrs["to"]:
+            raise Invalid(
+                "range_reversed",
+                _("The first day is after the last."),
+                field="from",
+                remedy=_("Choose an earlier first day or a later last day."),
+            )
+        return attrs
 
 
 def _filters(request: Request) -> CostFilters:
