@@ -74,8 +74,9 @@ def plan_commit(loaded: Loaded, plan: Plan, timings: Timings) -> Committed:
         placed = _insert(placed, done)
         _counters_move(placed)
         _workloads_start(placed, done)
-        _verdicts_store(plan, done)
-        _record(loaded, plan, timings, done)
+        changed = _verdicts_store(plan, done)
+        if done.started or done.refused or changed:
+            _record(loaded, timings, done)
     return done
 
 
@@ -364,8 +365,8 @@ WHERE (scheduling_verdict.position, scheduling_verdict.blockers, scheduling_verd
 """
 
 
-def _verdicts_store(plan: Plan, done: Committed) -> None:
-    """Writes the verdicts that changed; those of started workloads go in this same transaction."""
+def _verdicts_store(plan: Plan, done: Committed) -> int:
+    """Writes the verdicts that changed and returns how many; those of started workloads go in this same transaction."""
     Verdict.objects.filter(workload__in=done.started).delete()
     rows = [
         (
@@ -383,7 +384,7 @@ def _verdicts_store(plan: Plan, done: Committed) -> None:
         for workload_id, reason in done.refused.items()
     )
     if not rows:
-        return
+        return 0
     with connection.cursor() as cursor:
         cursor.execute(
             _VERDICTS,
@@ -397,12 +398,11 @@ def _verdicts_store(plan: Plan, done: Committed) -> None:
                 "basis": [row[5] for row in rows],
             },
         )
+        return int(cursor.rowcount)
 
 
-def _record(loaded: Loaded, plan: Plan, timings: Timings, done: Committed) -> None:
-    """Keeps what the pass saw and did, if it had anything to decide."""
-    if not loaded.snapshot.requests:
-        return
+def _record(loaded: Loaded, timings: Timings, done: Committed) -> None:
+    """Keeps what the pass saw and did."""
     public_ids = dict(Workload.objects.filter(id__in=done.refused).values_list("id", "public_id"))
     PassRecord.objects.create(
         number=done.pass_number,

@@ -103,6 +103,7 @@ def test_an_unchanged_verdict_is_not_written_again() -> None:
     first = pass_once()
     pass_once()
     assert Verdict.objects.get().pass_number == first.pass_number
+    assert [record.number for record in PassRecord.objects.all()] == [first.pass_number]
 
 
 @pytest.mark.django_db
