@@ -48,6 +48,14 @@ class Stack:
         finally:
             api.close()
 
+    def stop(self, username: str, workload_id: str) -> None:
+        """Stops it, as one who saw enough."""
+        api = self.api(username)
+        try:
+            api.post(f"workloads/{workload_id}/stop", {"reason": "seen"})
+        finally:
+            api.close()
+
     def names(self, username: str) -> list[str]:
         """The names of all workloads that this user sees."""
         api = self.api(username)
