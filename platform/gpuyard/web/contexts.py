@@ -168,6 +168,7 @@ class HomePage:
     summary: str
     needs: Sequence[Need]
     mine: Sequence[WorkloadRow]
+    mine_title: str
     ended_today: int
     quotas: Sequence[QuotaLine]
     free: Sequence[FreeTier]
@@ -371,6 +372,7 @@ class WorkloadPage:
     events: Sequence[EventRow] = ()
     stop: StopQuestion | None = None
     case_url: str = ""  # the approval that holds it, if the reader may see it
+    approval: str = ""  # whom it waits for, while it needs approval
     idempotency_key: str = ""
 
 

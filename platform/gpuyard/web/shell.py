@@ -97,8 +97,6 @@ def _nav(roles: Collection[str]) -> tuple[NavItem, ...]:
     ]
     if not SEES_COSTS.isdisjoint(roles):
         items.append(("costs", _("Costs"), "o"))
-    if not DECIDES.isdisjoint(roles):
-        items.append(("approvals", _("Approvals"), "a"))
     return tuple(
         NavItem(key=key, label=label, url=reverse(f"web:{key}"), shortcut=shortcut)
         for key, label, shortcut in items

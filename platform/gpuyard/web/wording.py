@@ -78,6 +78,8 @@ def duration(seconds: float | Decimal | None) -> str:
     """2 h 14 m. Seconds are shown below ten minutes only, where somebody is watching the clock."""
     if seconds is None:
         return NOTHING
+    if 0 < seconds < 1:
+        return str(_("under 1 s"))
     whole = max(0, int(seconds))
     days, rest = divmod(whole, DAY)
     hours, rest = divmod(rest, HOUR)
@@ -119,9 +121,12 @@ def gpus(count: int | float | Decimal, tier: str = "") -> str:
 def money(amount: Decimal | int | str | None, currency: str) -> str:
     if amount is None:
         return NOTHING
-    value = Decimal(str(amount)).quantize(Decimal("0.01"))
+    exact = Decimal(str(amount))
+    value, symbol = exact.quantize(Decimal("0.01")), SYMBOLS.get(currency, currency)
+    if exact and not value:
+        return f"<{NARROW}0.01{NARROW}{symbol}"
     sign = "-" if value < 0 else ""
-    return f"{sign}{abs(value):,.2f}{NARROW}{SYMBOLS.get(currency, currency)}"
+    return f"{sign}{abs(value):,.2f}{NARROW}{symbol}"
 
 
 def exact(moment: datetime) -> str:

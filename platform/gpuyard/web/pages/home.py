@@ -16,6 +16,7 @@ from gpuyard.web.pages.approvals import what_text
 from gpuyard.web.pages.queue import quota_lines
 from gpuyard.web.pages.rows import end_note, workload_rows
 from gpuyard.web.pages.supply import free_tiers
+from gpuyard.web.shell import REQUESTS, roles_of
 from scheduling.models import Workload
 from scheduling.selectors import WorkloadFilters, workload_list
 from scheduling.states import WORKLOAD_ENDED, WorkloadState
@@ -30,20 +31,23 @@ LIVE = tuple(state for state in WorkloadState.values if state not in WORKLOAD_EN
 
 def build(actor: User, team: Team | None) -> HomePage:
     as_of = clock.now()
+    asks = not roles_of(actor).isdisjoint(REQUESTS)
     mine = workload_list(actor, WorkloadFilters(owner="me"))
-    live = list(mine.filter(state__in=LIVE)[: MOST_MINE + 1])
+    shown = mine if asks else workload_list(actor, WorkloadFilters(team=team.public_id if team else ""))
+    live = list(shown.filter(state__in=LIVE)[: MOST_MINE + 1])
     recent = mine.filter(state__in=WORKLOAD_ENDED, ended_at__gte=as_of - RECENT)
     failed = list(recent.filter(state=WorkloadState.FAILED).order_by("-ended_at")[:MOST_FAILED])
-    shown = team or teams_visible(actor).filter(parent__isnull=False).first() or teams_visible(actor).first()
+    priced = team or teams_visible(actor).filter(parent__isnull=False).first() or teams_visible(actor).first()
     needs = [*_decisions(actor, as_of), *(_failed(one, as_of) for one in failed)]
     return HomePage(
         as_of=as_of,
         summary=_summary(actor, team, len(needs)),
         needs=needs,
         mine=workload_rows(actor, live[:MOST_MINE], as_of),
+        mine_title=_("My workloads") if asks else _("Running and waiting"),
         ended_today=recent.count(),
         quotas=quota_lines(actor, team, MOST_QUOTAS),
-        free=free_tiers(shown),
+        free=free_tiers(priced),
         team=team.name if team else _("Your teams"),
     )
 

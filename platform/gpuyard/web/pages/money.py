@@ -28,7 +28,7 @@ def charged(workloads: Iterable[Workload]) -> dict[UUID, Money]:
     lines: dict[tuple[UUID, str], list[tuple[int, Decimal]]] = defaultdict(list)
     for workload_id, currency, rate, unit_us in rows:
         lines[workload_id, currency].append((unit_us, rate))
-    return {key: Money(amount_total(parts), currency) for (key, currency), parts in lines.items()}
+    return {key: Money(amount_total(parts, places=6), currency) for (key, currency), parts in lines.items()}
 
 
 def hourly_price(team: Team | None, tier: Tier, kind: str = "training") -> Money | None:

@@ -14,7 +14,7 @@ from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.web import wording
 from gpuyard.web.contexts import PassRow, QueuePage, QueueRow, QuotaLine
 from gpuyard.web.pages import rows
-from gpuyard.web.pages.why import is_never
+from gpuyard.web.pages.why import hopeless_first, is_never
 from scheduling.explanations import Explanation, verdicts_explain
 from scheduling.models import PassRecord, Workload
 from scheduling.selectors import queue_list, quota_use
@@ -83,7 +83,7 @@ def _verdicts(actor: User, waiting: list[Workload]) -> dict[UUID, Explanation]:
 
 
 def _row(workload: Workload, known: Explanation | None, now_s: float) -> QueueRow:
-    reasons = known.reasons if known else ()
+    reasons = hopeless_first(known) if known else []
     first = reasons[0].text if reasons else _("the next pass looks at it within seconds")
     return QueueRow(
         position=known.position if known else 0,

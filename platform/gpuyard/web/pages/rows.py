@@ -14,6 +14,7 @@ from gpuyard.core.models import User
 from gpuyard.web import wording
 from gpuyard.web.contexts import Money, WorkloadRow
 from gpuyard.web.pages.money import charged
+from gpuyard.web.pages.why import hopeless_first
 from scheduling.explanations import Explanation, verdicts_explain
 from scheduling.models import Attempt, Workload
 from scheduling.states import WORKLOAD_ENDED, WorkloadState
@@ -92,7 +93,7 @@ def waiting_note(known: Explanation) -> str:
     if not known.reasons:
         return _("it is its turn next")
     more = len(known.reasons) - 1
-    first = known.reasons[0].text
+    first = hopeless_first(known)[0].text
     if not more:
         return first
     rest = ngettext("%(n)s more reason", "%(n)s more reasons", more) % {"n": more}

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import cast
 
 from django.urls import reverse
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -36,7 +37,7 @@ from gpuyard.web.pages import logs, rows, steps, why
 from scheduling.facts import asked_text
 from scheduling.models import Attempt, Replica, Workload
 from scheduling.selectors import attempt_list, attempt_reasons, workload_events
-from scheduling.specs import Spec, spec_parse
+from scheduling.specs import Request, Spec, spec_parse
 from scheduling.states import WORKLOAD_ENDED, AttemptState, ReplicaState, WorkloadState
 from tenants.models import Case, Role
 from tenants.selectors import ADMIN, case_of, roles_on
@@ -112,6 +113,7 @@ def build(actor: User, workload: Workload, *, tab: str, rank: str) -> WorkloadPa
         events=[_event_row(event) for event in events],
         stop=_stop(read),
         case_url=_case_url(read),
+        approval=_approval(read),
     )
 
 
@@ -119,6 +121,12 @@ def _case_url(read: _Read) -> str:
     if read.case is None or read.case.decided_at is not None:
         return ""
     return f"{reverse('web:approvals')}?case={read.case.public_id}"
+
+
+def _approval(read: _Read) -> str:
+    if read.case is None or read.workload.state != S.PENDING_APPROVAL:
+        return ""
+    return capfirst(rows.waits_for(read.case))
 
 
 def _log(read: _Read, tab: str, rank: str) -> LogView | None:
@@ -148,11 +156,7 @@ def _spec_lines(spec: Spec) -> list[tuple[str, str]]:
         (_("GPUs"), asked_text(request)),
         (
             _("CPU, memory"),
-            _("%(cpu)s cores, %(memory)s GiB each")
-            % {
-                "cpu": wording.number(Decimal(request.cpu_m) / 1000),
-                "memory": wording.number(round(Decimal(request.memory_mib) / 1024, 2)),
-            },
+            _machine_share(request),
         ),
         (_("Time limit"), wording.duration(spec.time_limit_s) if spec.time_limit_s else _("none")),
     ]
@@ -164,6 +168,14 @@ def _spec_lines(spec: Spec) -> list[tuple[str, str]]:
         (_("Ports"), ", ".join(f"{port.name} {port.health_path or ''}".strip() for port in spec.ports)),
     ]
     return lines + [(label, value) for label, value in optional if value]
+
+
+def _machine_share(request: Request) -> str:
+    cpu = Decimal(request.cpu_m) / 1000
+    cores = ngettext("%(n)s core", "%(n)s cores", 1 if cpu == 1 else 2) % {"n": wording.number(cpu)}
+    memory = wording.number(round(Decimal(request.memory_mib) / 1024, 2))
+    both = _("%(cores)s, %(memory)s GiB") % {"cores": cores, "memory": memory}
+    return both if request.replicas_max == 1 else _("%s for each replica") % both
 
 
 def _placed(attempt: Attempt | None) -> list[PlacedNode]:
