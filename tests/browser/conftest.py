@@ -23,7 +23,6 @@ from playwright.sync_api import (
 
 from tests.browser.stack import Stack, started
 
-HERE = Path(__file__).parent
 TIMEOUT_MS = 30_000
 _ARGUMENTS = [
     "--no-sandbox",
@@ -38,14 +37,6 @@ _ARGUMENTS = [
 _REFUSED_FORM = re.compile(r"Failed to load resource: the server responded with a status of (404|422)")
 
 SignIn = Callable[..., Page]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.browser)
-            item.add_marker(pytest.mark.xdist_group("browser"))  # one platform, with --dist loadgroup
 
 
 @pytest.fixture(scope="package")

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.stack import Stack, session
 
+pytestmark = pytest.mark.browser
 Person = Callable[..., Page]
 
 
@@ -43,6 +45,7 @@ def test_keeping_it_closes_the_dialog_and_stops_nothing(sign_in: Person, stack: 
 
 def test_slash_searches_and_c_requests(sign_in: Person) -> None:
     page = sign_in("vision-member")
+    page.goto("/")
     page.keyboard.press("/")
     expect(page.locator("[data-search]")).to_be_focused()
     page.keyboard.type("c")  # typed into the search, no command

@@ -9,6 +9,7 @@ from playwright.sync_api import Page, ViewportSize, expect
 
 from tests.browser.stack import Stack, failing, session, training
 
+pytestmark = pytest.mark.browser
 Person = Callable[..., Page]
 DESK, PHONE = ViewportSize(width=1440, height=900), ViewportSize(width=360, height=740)
 AXE = {

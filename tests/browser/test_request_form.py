@@ -8,6 +8,7 @@ from playwright.sync_api import Page, Response, expect
 from tests.browser import form
 from tests.browser.stack import Stack
 
+pytestmark = pytest.mark.browser
 Person = Callable[..., Page]
 
 

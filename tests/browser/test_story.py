@@ -8,11 +8,13 @@ from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser import form
 from tests.browser.stack import command
 
+pytestmark = pytest.mark.browser
 Person = Callable[..., Page]
 LINE = shlex.join(command("train", "--seconds", "14"))
 
@@ -43,6 +45,7 @@ def _request(member: Page) -> None:
 
 
 def _approve(manager: Page, workload_id: str, shoot: Callable[[Page, str], None]) -> None:
+    manager.goto("/")
     manager.get_by_role("link", name=re.compile("Approvals")).first.click()
     manager.locator("#inbox").get_by_role("link", name=re.compile("vision-member")).first.click()
     card = manager.locator("article.case")

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser import form
 from tests.browser.stack import Stack, session
 
+pytestmark = pytest.mark.browser
 Person = Callable[..., Page]
 
 
