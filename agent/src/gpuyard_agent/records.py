@@ -30,6 +30,7 @@ CONTROL_FILES: Final = (
 )
 LOG_FOLDER: Final = "logs"
 WORK_FOLDER: Final = "work"
+TEMPORARY_PREFIX: Final = "gpuyard-"  # nothing that is called otherwise is ever removed as a temporary folder
 
 
 class Launch(TypedDict):

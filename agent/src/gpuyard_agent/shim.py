@@ -69,6 +69,7 @@ class Shim:
 
     def run(self) -> None:
         if self._read_stop() is not None:
+            self._remove_temporary()
             self._write_exit(reason="stopped", message="stopped before it started", clean=True)
             return
         self._start_program()
@@ -85,9 +86,18 @@ class Shim:
             self._drain(descriptor)
         for spool in self._spools.values():
             spool.close()
+        self._remove_temporary()
         if self._exit is not None:
             self._exit["clean"] = True
             self._save_exit(self._exit)
+
+    def _remove_temporary(self) -> None:
+        """Here and not only by the agent, which may never come back. It is outside of the state folder."""
+        import shutil  # not above: the shim pays for it at every start
+
+        folder = self._launch["temporary_dir"]
+        if os.path.basename(folder).startswith(records.TEMPORARY_PREFIX):
+            shutil.rmtree(folder, ignore_errors=True)
 
     # -- start --
 
