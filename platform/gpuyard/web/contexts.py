@@ -31,39 +31,6 @@ class Choice:
     selected: bool = False
 
 
-# ───────── shell ─────────
-
-
-@dataclass(frozen=True, kw_only=True)
-class NavItem:
-    key: str
-    label: str
-    url: str
-    shortcut: str  # pressed after `g`
-
-
-@dataclass(frozen=True, kw_only=True)
-class TeamChoice:
-    id: str
-    path: str  # "vision / nlp"
-    depth: int = 0
-    selected: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shell:
-    user_name: str
-    teams: Sequence[TeamChoice]
-    nav: Sequence[NavItem]
-    approvals_waiting: int
-    may_request: bool
-    may_approve: bool
-
-    @property
-    def team(self) -> TeamChoice | None:
-        return next((team for team in self.teams if team.selected), None)
-
-
 # ───────── parts used on several pages ─────────
 
 
@@ -101,7 +68,6 @@ class WorkloadRow:
     price: Money | None  # charged so far
     run_s: float | None = None
     time_limit_s: float | None = None
-    preemptible: bool = False
 
     @property
     def progress(self) -> Sequence[Part]:
@@ -406,7 +372,6 @@ class AnswerPanel:
     cost: Money | None
     formula: str  # "8 × 12 h × 4.60 €"
     submit: str  # "Request 8 × h100-80g"
-    problems: int = 0  # fields that cannot be read yet
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,7 +68,6 @@ def _row(workload: Workload, facts: _Facts) -> WorkloadRow:
         price=facts.charged.get(workload.pk),
         run_s=run_s,
         time_limit_s=limit_s if run_s is not None else None,
-        preemptible=workload.preemptible,
     )
 
 
