@@ -186,3 +186,12 @@ def test_withdrawing_says_so_and_frees_the_place(world: World) -> None:
     assert "train is withdrawn." in page
     workload.refresh_from_db()
     assert workload.state == "cancelled"
+
+
+def test_passes_are_about_all_companies_and_shown_to_admins_only(world: World) -> None:
+    ask(world, gpus=16)
+    pass_once()
+    assert "Last passes" in browse(world.admin).get(reverse("web:queue")).text
+    text = browse(world.member).get(reverse("web:queue")).text
+    assert "Last passes" not in text
+    assert "last pass" in text

@@ -535,7 +535,8 @@ class QueuePage:
     summary: str
     rows: Sequence[QueueRow]
     lanes: Sequence[QuotaLine]
-    passes: Sequence[PassRow]
+    last_pass_at: datetime | None
+    passes: Sequence[PassRow] | None  # about all companies at once: for platform admins, None for others
 
 
 @dataclass(frozen=True, kw_only=True)

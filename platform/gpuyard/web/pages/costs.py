@@ -48,8 +48,9 @@ def asked_of(query: Mapping[str, str], team: Team | None) -> Asked:
         error = _("The first day is after the last. Exchange them.")
     if error:
         since = until = None
-    until = until or today
-    since = since or until - timedelta(days=DAYS - 1)
+    until = until or max(today, since or today)
+    since = since or max(until, date.min + timedelta(days=DAYS)) - timedelta(days=DAYS - 1)
+    since = min(since, until)
     return Asked(
         filters=CostFilters(team=team.public_id if team else "", since=since, until=until),
         first_day=first or since.isoformat(),
