@@ -389,7 +389,7 @@ def fleet_cost(actor: User, *, since: date | None = None, until: date | None = N
     if since:
         lines = lines.filter(hour__gte=datetime.combine(since, time.min, UTC))
     if until:
-        lines = lines.filter(hour__lt=datetime.combine(until, time.min, UTC) + timedelta(days=1))
+        lines = lines.filter(hour__lte=datetime.combine(until, time.max, UTC))
     rows = list(
         lines.values("bucket")
         .annotate(
