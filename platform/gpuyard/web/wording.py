@@ -17,6 +17,7 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "CHF": "CHF", "JPY": "¥"}
 MINUTE, HOUR, DAY = 60, 3600, 86400
 UNIT_SECONDS = {"s": 1, "m": MINUTE, "min": MINUTE, "h": HOUR, "d": DAY}
+LONGEST_DURATION = 60
 DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(min|s|m|h|d)")
 
 
@@ -99,6 +100,8 @@ def duration(seconds: float | Decimal | None) -> str:
 def parse_duration(text: str) -> int | None:
     """Seconds of '12 h', '1h 30m', '90 min', '2d'; a bare number is hours. None if it cannot be read."""
     cleaned = text.strip().lower().replace(NARROW, " ")
+    if len(cleaned) > LONGEST_DURATION:  # looking for a unit behind every digit takes minutes
+        return None
     if re.fullmatch(r"\d{1,9}(\.\d{1,3})?", cleaned):
         return int(Decimal(cleaned) * HOUR)
     found = DURATION_PART.findall(cleaned)
