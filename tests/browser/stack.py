@@ -15,6 +15,7 @@ from typing import Any
 
 from gpuyard.demo.client import Api
 from gpuyard.demo.scenario import HOUR_S, PROGRAMS, Asked
+from gpuyard.local.processes import die_with_parent
 from tests.local.running import clean_environment, eventually, processes_of
 
 _STOPS_WITHIN_S = 60
@@ -141,6 +142,7 @@ def started() -> Iterator[Stack]:
         cwd="/",
         stdout=subprocess.PIPE,
         text=True,
+        preexec_fn=die_with_parent(signal.SIGTERM),
     )
     try:
         assert process.stdout is not None

@@ -31,13 +31,13 @@ def test_a_member_asks_a_manager_approves_it_runs_and_finance_reads_what_it_cost
 
 
 def _request(member: Page) -> None:
-    form.fill(member, "pretrain-backbone", gpus="2", limit="8 h", line=LINE)
+    form.fill(member, "pretrain-backbone", gpus="3", limit="8 h", line=LINE)
     member.get_by_label("What is it for").fill("The detection backbone for the spring release.")
     answer = member.locator("#answer")
     expect(answer).to_contain_text("Inside the guarantee")
     expect(answer).to_contain_text("Needs 1 approval: a manager of vision")
     expect(answer).to_contain_text("R2 longer than two hours")
-    expect(answer).to_contain_text("73.60 €")  # 2 × 8 h × 4.60 €
+    expect(answer).to_contain_text("110.40 €")  # 3 × 8 h × 4.60 €
     expect(answer).to_contain_text(re.compile(r"\d of 8 h100-80g free now"))
     form.send(member)
     expect(member.get_by_role("heading", name="pretrain-backbone")).to_be_visible()
@@ -47,7 +47,7 @@ def _request(member: Page) -> None:
 def _approve(manager: Page, workload_id: str, shoot: Callable[[Page, str], None]) -> None:
     manager.goto("/")
     manager.get_by_role("link", name=re.compile("Approvals")).first.click()
-    manager.locator("#inbox").get_by_role("link", name=re.compile("vision-member")).first.click()
+    manager.locator("#inbox").get_by_role("link", name=re.compile("vision-member.*3 × h100-80g")).click()
     card = manager.locator("article.case")
     expect(card).to_contain_text(workload_id)
     expect(card).to_contain_text("The detection backbone for the spring release.")
