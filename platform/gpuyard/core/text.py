@@ -55,6 +55,14 @@ def is_plain(text: str) -> bool:
     return _UNSEEN.search(text) is None
 
 
+def text_shortened(text: str, longest: int) -> str:
+    """Cut out of the middle: what it is about stands first, why it went wrong last."""
+    if len(text) <= longest:
+        return text
+    kept = longest - 1
+    return f"{text[: kept // 2]}…{text[len(text) - (kept - kept // 2) :]}"
+
+
 def text_for_lookup(value: Any) -> str:
     """A text that can be compared with stored ones: what cannot be stored becomes something that nothing equals."""
     return str(value).replace("\x00", "?").encode("utf-8", "replace").decode()
