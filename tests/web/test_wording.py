@@ -97,6 +97,7 @@ def test_how_long_ago_is_counted_from_the_pages_clock(before: timedelta, shown: 
 def test_a_clock_names_the_day_only_where_it_is_another() -> None:
     assert wording.clock(NOW, NOW) == "10:42"
     assert wording.clock(NOW + timedelta(days=1), NOW) == "Fri 27 Nov 10:42"
+    assert wording.clock(NOW, NOW, seconds=True) == "10:42:07"
 
 
 @pytest.mark.parametrize(

@@ -137,12 +137,11 @@ def exact(moment: datetime) -> str:
     return timezone.localtime(moment).strftime("%a %d %b %Y, %H:%M:%S %Z")
 
 
-def clock(moment: datetime, now: datetime) -> str:
-    """14:20 on the same day, else Thu 26 Nov 14:20."""
+def clock(moment: datetime, now: datetime, *, seconds: bool = False) -> str:
+    """14:20 on the same day, else Thu 26 Nov 14:20. With seconds where the order within a minute matters."""
     local, today = timezone.localtime(moment), timezone.localtime(now)
-    if local.date() == today.date():
-        return local.strftime("%H:%M")
-    return local.strftime("%a %d %b %H:%M")
+    shown = "%H:%M:%S" if seconds else "%H:%M"
+    return local.strftime(shown if local.date() == today.date() else f"%a %d %b {shown}")
 
 
 def ago(moment: datetime, now: datetime) -> str:

@@ -14,7 +14,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from billing.selectors import WorkloadCost, workload_cost
-from gpuyard.audit.models import Event
 from gpuyard.core import clock
 from gpuyard.core.errors import NotFound
 from gpuyard.core.models import User
@@ -24,7 +23,6 @@ from gpuyard.web.contexts import (
     CostCard,
     CostPart,
     Decision,
-    EventRow,
     LogView,
     Money,
     PlacedNode,
@@ -33,7 +31,7 @@ from gpuyard.web.contexts import (
     Tone,
     WorkloadPage,
 )  # fmt: skip
-from gpuyard.web.pages import logs, rows, steps, why
+from gpuyard.web.pages import happenings, logs, rows, steps, why
 from scheduling.facts import asked_text
 from scheduling.models import Attempt, Replica, Workload
 from scheduling.selectors import attempt_list, attempt_reasons, workload_events
@@ -110,7 +108,7 @@ def build(actor: User, workload: Workload, *, tab: str, rank: str) -> WorkloadPa
         log=_log(read, tab, rank),
         cost=_cost(read),
         decisions=decisions,
-        events=[_event_row(event) for event in events],
+        events=[happenings.event_row(event) for event in events],
         stop=_stop(read),
         case_url=_case_url(read),
         approval=_approval(read),
@@ -279,30 +277,6 @@ def _approvals(read: _Read) -> list[Decision]:
         )
         for step in decided
     ]
-
-
-def _event_row(event: Event) -> EventRow:
-    return EventRow(
-        at=event.created_at,
-        what=event.action,
-        actor=event.actor_label,
-        detail=_change(event),
-        sealed=event.sequence is not None,
-    )
-
-
-def _change(event: Event) -> str:
-    """`state: waiting → running`, and whatever else is short enough to read."""
-    old, new = event.old or {}, event.new or {}
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        return event.reason
-    parts = []
-    for key, value in new.items():
-        if isinstance(value, dict | list) or value in (None, ""):
-            continue
-        before = old.get(key)
-        parts.append(f"{key}: {before} → {value}" if before not in (None, "", value) else f"{key}: {value}")
-    return " · ".join([*parts[:5], *([event.reason] if event.reason else [])])
 
 
 # ───────── money ─────────

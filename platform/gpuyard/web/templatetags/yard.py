@@ -62,6 +62,12 @@ def at(moment: datetime | None, as_of: datetime) -> str:
 
 
 @register.filter
+def at_s(moment: datetime, as_of: datetime) -> str:
+    """`14:20:07`, for what happened; the exact time and zone on hover."""
+    return _time(moment, wording.clock(moment, as_of, seconds=True))
+
+
+@register.filter
 def state_label(state: str) -> str:
     return str(wording.state_word(state).label)
 
