@@ -19,6 +19,7 @@ Phase = Literal["done", "now", "todo", "fault"]
 class Money(NamedTuple):
     amount: Decimal
     currency: str
+    is_some: bool = False  # rounded to cents, and not zero before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +67,15 @@ class WorkloadRow:
     note: str  # one sentence: why it waits, how far it is, how it ended
     requested_at: datetime
     price: Money | None  # charged so far
+    pending: Money | None = None  # held, not metered yet
     run_s: float | None = None
     time_limit_s: float | None = None
+
+    @property
+    def so_far(self) -> Money | None:
+        if self.price is None or self.pending is None:
+            return self.price or self.pending
+        return Money(self.price.amount + self.pending.amount, self.price.currency)
 
     @property
     def progress(self) -> Sequence[Part]:
@@ -242,7 +250,7 @@ class CostPart:
     fill: str
     label: str
     price: Money
-    hours: str
+    hours: Decimal
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,12 +121,13 @@ def gpus(count: int | float | Decimal, tier: str = "") -> str:
     return f"{shown}{NARROW}{TIMES}{NARROW}{tier}" if tier else shown
 
 
-def money(amount: Decimal | int | str | None, currency: str) -> str:
+def money(amount: Decimal | int | str | None, currency: str, is_some: bool = False) -> str:
+    """`is_some`: the amount was rounded to cents before, and was not zero. Less than a cent is never "0.00"."""
     if amount is None:
         return NOTHING
     exact = Decimal(str(amount))
     value, symbol = exact.quantize(Decimal("0.01")), SYMBOLS.get(currency, currency)
-    if exact and not value:
+    if (exact or is_some) and not value:
         return f"<{NARROW}0.01{NARROW}{symbol}"
     sign = "-" if value < 0 else ""
     return f"{sign}{abs(value):,.2f}{NARROW}{symbol}"

@@ -91,7 +91,7 @@ def build(actor: User, asked: Asked) -> CostsPage:
                 fill=FILLS.get(one.bucket, "ink"),
                 label=one.label,
                 hours=one.gpu_hours,
-                cost=Money(one.cost, fleet.currency),
+                cost=Money(one.cost, fleet.currency, one.has_cost),
             )
             for one in fleet.buckets
         ]
@@ -111,6 +111,6 @@ def _line(table: CostTable, index: int) -> CostLine:
         tier=row.tier,
         kind=row.kind,
         gpu_hours=row.gpu_hours,
-        price=Money(row.price, row.currency),
-        cost=Money(row.cost, table.cost_currency) if row.cost is not None else None,
+        price=Money(row.price, row.currency, row.has_price),
+        cost=Money(row.cost, table.cost_currency, row.has_cost) if row.cost is not None else None,
     )

@@ -13,7 +13,7 @@ from django.utils.translation import ngettext
 from gpuyard.core.models import User
 from gpuyard.web import wording
 from gpuyard.web.contexts import Money, WorkloadRow
-from gpuyard.web.pages.money import charged
+from gpuyard.web.pages.money import charged, pending
 from gpuyard.web.pages.why import hopeless_first
 from scheduling.explanations import Explanation, verdicts_explain
 from scheduling.models import Attempt, Workload
@@ -22,12 +22,14 @@ from tenants.models import Case
 from tenants.selectors import case_list
 
 S = WorkloadState
+NEVER_HELD = frozenset({S.PENDING_APPROVAL, S.REJECTED, S.EXPIRED})
 
 
 @dataclass(frozen=True)
 class _Facts:
     as_of: datetime
     charged: Mapping[UUID, Money]
+    pending: Mapping[UUID, Money]
     verdicts: Mapping[UUID, Explanation]
     cases: Mapping[UUID, Case]
 
@@ -35,13 +37,14 @@ class _Facts:
 def workload_rows(actor: User, workloads: Sequence[Workload], as_of: datetime) -> tuple[WorkloadRow, ...]:
     """The rows in the given order, in a fixed number of queries."""
     waiting = [(one, one.verdict) for one in workloads if one.state == S.WAITING and hasattr(one, "verdict")]
-    pending = [one.pk for one in workloads if one.state == S.PENDING_APPROVAL]
-    cases = case_list(actor, state="open").filter(subject_type="workload", subject_id__in=pending)
+    undecided = [one.pk for one in workloads if one.state == S.PENDING_APPROVAL]
+    cases = case_list(actor, state="open").filter(subject_type="workload", subject_id__in=undecided)
     facts = _Facts(
         as_of=as_of,
         charged=charged(workloads),
+        pending=pending([one for one in workloads if one.state not in NEVER_HELD]),
         verdicts=verdicts_explain(actor, waiting) if waiting else {},
-        cases={case.subject_id: case for case in cases} if pending else {},
+        cases={case.subject_id: case for case in cases} if undecided else {},
     )
     return tuple(_row(one, facts) for one in workloads)
 
@@ -66,6 +69,7 @@ def _row(workload: Workload, facts: _Facts) -> WorkloadRow:
         note=wording.sentence(_note(workload, facts, run_s, limit_s)),
         requested_at=workload.created_at,
         price=facts.charged.get(workload.pk),
+        pending=facts.pending.get(workload.pk),
         run_s=run_s,
         time_limit_s=limit_s if run_s is not None else None,
     )

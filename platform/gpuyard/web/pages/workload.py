@@ -292,9 +292,9 @@ def _cost(read: _Read) -> CostCard | None:
     currency = known.currency
     estimate = known.estimate
     return CostCard(
-        so_far=Money(known.price, currency),
+        so_far=Money(known.price, currency, known.has_pending or any(one.has_price for one in known.buckets)),
         at_most=Money(estimate.total, currency) if estimate and estimate.total is not None else None,
-        cost=Money(known.cost, currency) if known.cost is not None else None,
+        cost=Money(known.cost, currency, known.has_cost) if known.cost is not None else None,
         gpu_hours=known.gpu_hours,
         rate=_rate(read, known),
         parts=_cost_parts(known),
@@ -306,14 +306,15 @@ def _cost_parts(known: WorkloadCost) -> list[CostPart]:
         CostPart(
             fill=BUCKET_FILLS.get(bucket.bucket, "ink"),
             label=bucket.label,
-            price=Money(bucket.price, known.currency),
-            hours=wording.number(bucket.gpu_hours),
+            price=Money(bucket.price, known.currency, bucket.has_price),
+            hours=bucket.gpu_hours,
         )
         for bucket in known.buckets
     ]
-    if known.pending:
-        pending = Money(known.pending, known.currency)
-        parts.append(CostPart(fill="claimed", label=_("not metered yet"), price=pending, hours=""))
+    if known.pending_gpu_hours:
+        pending = Money(known.pending, known.currency, known.has_pending)
+        label = _("held, not metered yet")
+        parts.append(CostPart(fill="claimed", label=label, price=pending, hours=known.pending_gpu_hours))
     return parts
 
 

@@ -44,8 +44,8 @@ def number(value: int | float | Decimal) -> str:
 
 @register.filter
 def money(amount: Money | Decimal | int | str | None, currency: str = "") -> str:
-    if isinstance(amount, tuple):
-        amount, currency = amount
+    if isinstance(amount, Money):
+        return wording.money(*amount)
     return wording.money(amount, currency)
 
 
