@@ -128,7 +128,7 @@ def workload_public_ids(actor: User, keys: Iterable[UUID]) -> dict[UUID, str]:
 
 def _visible(actor: User) -> QuerySet[Workload]:
     workloads = Workload.objects.filter(_visible_q(actor))
-    return workloads.select_related("team", "company", "owner", "spec", "verdict")
+    return workloads.select_related("team", "company", "owner", "stop_requested_by", "spec", "verdict")
 
 
 def _visible_q(actor: User) -> Q:

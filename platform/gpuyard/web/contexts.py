@@ -4,6 +4,8 @@ Amounts are `Money`, moments are aware datetimes, durations are seconds. `as_of`
 the facts were read; every relative time on the page is counted from it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -137,6 +139,25 @@ class Need:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TeamSpend:
+    team: str
+    team_id: str
+    gpu_hours: Decimal
+    price: Money
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpendCard:
+    """What teams were charged since the first of the month, the most first."""
+
+    since: date
+    until: date
+    rows: Sequence[TeamSpend]
+    totals: Sequence[Money]  # one for each currency
+    metered_until: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class HomePage:
     as_of: datetime
     summary: str
@@ -147,6 +168,8 @@ class HomePage:
     quotas: Sequence[QuotaLine]
     free: Sequence[FreeTier]
     team: str
+    shows_work: bool = True
+    spend: SpendCard | None = None  # for those who answer for the money
 
 
 # ───────── workloads ─────────
@@ -347,6 +370,8 @@ class WorkloadPage:
     stop: StopQuestion | None = None
     case_url: str = ""  # the approval that holds it, if the reader may see it
     approval: str = ""  # whom it waits for, while it needs approval
+    approvers: str = ""  # who may decide, by name
+    approval_since: datetime | None = None
     idempotency_key: str = ""
 
 

@@ -87,6 +87,8 @@ def _note(workload: Workload, facts: _Facts, run_s: float | None, limit_s: int |
     if workload.state == S.RUNNING:
         return run_note(run_s, limit_s)
     if workload.state == S.STOPPING:
+        if workload.stop_requested_by:
+            return stopped_note(workload)
         return workload.state_reason or _("finishing, then its GPUs are free")
     return end_note(workload)
 
@@ -114,12 +116,27 @@ def run_note(run_s: float | None, limit_s: int | None) -> str:
 def end_note(workload: Workload) -> str:
     """How it ended, and how long it had run."""
     told = workload.state_reason
+    if workload.stop_requested_by and workload.state in (S.CANCELLED, S.SUCCEEDED):
+        return stopped_note(workload)
     if not told and workload.exit_code is not None:
         told = _("exit code %(code)s") % {"code": workload.exit_code}
     if workload.started_at and workload.ended_at:
         ran = wording.duration((workload.ended_at - workload.started_at).total_seconds())
         return _("%(told)s, ran %(ran)s") % {"told": told, "ran": ran} if told else _("ran %s") % ran
     return told
+
+
+def stopped_note(workload: Workload) -> str:
+    """Who stopped it, after how long, and why: the reason given is theirs, not the program's."""
+    who = workload.stop_requested_by.username if workload.stop_requested_by else ""
+    if workload.started_at and workload.ended_at:
+        ran = wording.duration((workload.ended_at - workload.started_at).total_seconds())
+        text = _("stopped by %(who)s after %(ran)s") % {"who": who, "ran": ran}
+    elif workload.ended_at:
+        text = _("withdrawn by %s before it started") % who
+    else:
+        text = _("being stopped by %s") % who
+    return f"{text}: {workload.state_reason}" if workload.state_reason else text
 
 
 def waits_for(case: Case) -> str:

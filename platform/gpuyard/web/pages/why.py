@@ -33,7 +33,7 @@ def verdict_card(actor: User, workload: Workload) -> VerdictCard | None:
         headline=_headline(known),
         detail=_detail(known),
         basis=_("From the time limits of what runs now.") if known.eta_basis == "time_limits" else "",
-        position=known.position or None,
+        position=None if is_never(known) else known.position or None,
         queue_length=max(queue_list(actor).count(), known.position),
         pass_number=known.pass_number,
         pass_at=known.as_of,

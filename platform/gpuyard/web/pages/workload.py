@@ -37,11 +37,11 @@ from scheduling.models import Attempt, Replica, Workload
 from scheduling.selectors import attempt_list, attempt_reasons, workload_events
 from scheduling.specs import Request, Spec, spec_parse
 from scheduling.states import WORKLOAD_ENDED, AttemptState, ReplicaState, WorkloadState
-from tenants.models import Case, Role
-from tenants.selectors import ADMIN, case_of, roles_on
+from tenants.models import Case, Role, StepState
+from tenants.selectors import ADMIN, approver_for, case_of, roles_on
 
 S = WorkloadState
-OVERVIEW_LINES, LOG_LINES = 14, 500
+OVERVIEW_LINES, LOG_LINES, MOST_APPROVERS = 14, 500, 5
 BUCKET_FILLS = {"active": "active", "idle_held": "idle", "transition": "stop", "unknown": "unknown"}
 
 
@@ -112,6 +112,8 @@ def build(actor: User, workload: Workload, *, tab: str, rank: str) -> WorkloadPa
         stop=_stop(read),
         case_url=_case_url(read),
         approval=_approval(read),
+        approvers=_approvers(read),
+        approval_since=read.case.opened_at if read.case else None,
     )
 
 
@@ -125,6 +127,23 @@ def _approval(read: _Read) -> str:
     if read.case is None or read.workload.state != S.PENDING_APPROVAL:
         return ""
     return capfirst(rows.waits_for(read.case))
+
+
+def _approvers(read: _Read) -> str:
+    """Whom the requester may ask: those who may decide the next step, the nearest first."""
+    case = read.case
+    if case is None or read.workload.state != S.PENDING_APPROVAL:
+        return ""
+    step = next((one for one in case.steps.all() if one.state == StepState.PENDING), None)
+    if step is None:
+        return ""
+    level = "team" if step.team else "platform"
+    known = approver_for(
+        team=step.team or case.team, requester=case.requester, role=step.role, level=level
+    ).people
+    names = ", ".join(one.username for one in known[:MOST_APPROVERS])
+    more = len(known) - MOST_APPROVERS
+    return _("%(names)s and %(n)s more") % {"names": names, "n": more} if more > 0 else names
 
 
 def _log(read: _Read, tab: str, rank: str) -> LogView | None:
@@ -141,7 +160,9 @@ def _ended(read: _Read) -> tuple[str, Tone]:
     tones: dict[str, Tone] = {S.SUCCEEDED: "ok", S.FAILED: "bad", S.REJECTED: "bad"}
     note = rows.end_note(workload)
     label = str(wording.state_word(workload.state).label)
-    return (f"{label}: {note}." if note else f"{label}."), tones.get(workload.state, "info")
+    # a note that ends with somebody's own sentence has its full stop
+    text = f"{label}: {note}".rstrip(".") + "." if note else f"{label}."
+    return text, tones.get(workload.state, "info")
 
 
 # ───────── what was asked for, and where it stands ─────────
