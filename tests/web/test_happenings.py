@@ -53,6 +53,8 @@ def _shown(action: str, new: Any, old: Any = None, reason: str = "") -> tuple[st
             "On node-07, exit code 1",
         ),
         ("case.open", {"state": "open", "rule": "large", "facts": {}}, "Approval asked for", "Rule “large”"),
+        ("case.open", {"state": "approved", "rule": "small"}, "Needs no approval", "Rule “small”"),
+        ("case.state", {"state": "rejected"}, "Approval refused", ""),
         ("case.step", {"step": 1, "state": "approved", "role": "manager"}, "Approved by a manager", ""),
         ("gpu.left_out", {}, "Gpu left out", ""),
     ],

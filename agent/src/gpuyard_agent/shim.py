@@ -26,7 +26,7 @@ TICK_S: Final = 1.0
 KILL_TICK_S: Final = 0.1
 LEASE_TICK_S: Final = 0.5
 READ_BYTES: Final = 64 * 1024
-NAME_CHARS: Final = 160  # of a command or folder in a message
+NAME_CHARS: Final = 60  # of a command or folder in a message
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36

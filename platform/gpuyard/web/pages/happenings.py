@@ -81,9 +81,11 @@ def _what(action: str, told: Told, before: Told) -> str:
     subject, _dot, verb = action.partition(".")
     if action == "workload.cancel":
         return _("Cancelled") if before.get("state") == "stopping" else _("Withdrawn")
+    if action == "case.open" and told.get("state") == "approved":
+        return _("Needs no approval")
     if action == "case.step":
         return _step(told)
-    if subject == "case":
+    if action == "case.state":
         verb = str(told.get("state", verb))
     words = {"attempt": ATTEMPT, "replica": REPLICA, "case": CASE}.get(subject, WHAT)
     found = words.get(action if words is WHAT else verb)
