@@ -223,6 +223,15 @@ def test_equal_limits_of_a_team_and_its_company_are_one_reason(world: World) -> 
     assert re.search("Teams (acme and vision|vision and acme) each use 0 of their 8 h100-80g", page)
 
 
+def test_nodes_stand_in_the_order_of_the_tiers_beside_them(world: World) -> None:
+    cheap = make.tier("a10-24g", cost_rank=1)
+    Tier.objects.filter(pk=world.tier.pk).update(cost_rank=9)
+    make.node(cheap, 1, name="a-node")
+    page = browse(world.member).get(reverse("web:fleet")).text
+    assert page.index('id="node-h100"') < page.index('id="a-node"')
+    assert page.index('id="free-h100-80g"') < page.index('id="free-a10-24g"')
+
+
 def test_finance_sees_what_teams_were_charged(world: World) -> None:
     finance = make.user("finance", world.company, username="finance")
     page = browse(finance).get(reverse("web:home")).text
