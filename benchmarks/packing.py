@@ -34,7 +34,15 @@ Ints = npt.NDArray[np.int64]
 RATIO = 1.3
 POLICIES = {
     "ours": PackingPolicy(),
-    "fgd": PackingPolicy(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.95, Fragments.SLIVERS),
+    "fgd": PackingPolicy(
+        fragments=1.0,
+        shares=0.0,
+        stranded=0.0,
+        scarcity=0.0,
+        balance=0.0,
+        step_slots=0.0,
+        measure=Fragments.SLIVERS,
+    ),
 }
 
 

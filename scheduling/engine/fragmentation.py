@@ -34,6 +34,7 @@ class PackingPolicy:
     shares: float = 1.5
     stranded: float = 0.9
     scarcity: float = 6.0  # per slot asked on a tier of which 100 % too little is there
+    scarce_from: float = 1.0  # demand that can go nowhere else, over the GPUs there are
     balance: float = 2.0  # steps, for a node with all of its GPU but no CPU left
     step_slots: float = 40.0  # smaller differences than this are left to the balance; 0 counts all
     popular_part: float = 0.95  # of all that is asked; F looks only at the most frequent asks
@@ -57,7 +58,7 @@ class Potential:
 
     def __init__(self, mix: Mix, tiers: tuple[str, ...], supply: Floats, policy: PackingPolicy) -> None:
         self.policy = policy
-        self.scarcity = _exact(policy.scarcity * scarcity(mix, tiers, supply))  # (tiers,)
+        self.scarcity = _exact(policy.scarcity * scarcity(mix, tiers, supply, policy.scarce_from))  # (tiers,)
         popular = mix.popular(policy.popular_part)
         self._learn_columns(mix, popular)
         self._learn_popular(popular, tiers)

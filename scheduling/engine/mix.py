@@ -89,11 +89,12 @@ def accepts(asks: Iterable[Ask], tiers: tuple[str, ...]) -> Bools:
     return np.array(table, dtype=np.bool_).reshape(len(table), len(tiers))
 
 
-def scarcity(mix: Mix, tiers: tuple[str, ...], supply: Floats) -> Floats:
+def scarcity(mix: Mix, tiers: tuple[str, ...], supply: Floats, enough: float = 1.0) -> Floats:
     """(tiers,) by how much the demand that cannot go elsewhere exceeds the GPUs, once the fleet is full.
 
     For each set of tiers: the demand of asks that accept nothing outside the set, scaled so that all demand
-    equals all supply, over the set's supply, less 1. A tier is as scarce as the worst set it belongs to.
+    equals all supply, over the set's supply, less `enough`. A tier is as scarce as the worst set it belongs to,
+    but a set of all supply is never scarce.
     """
     demand, allowed = mix.gpu_demand(), accepts(mix.asks, tiers)
     masks = [_as_bits(row) for row in allowed]
@@ -102,8 +103,8 @@ def scarcity(mix: Mix, tiers: tuple[str, ...], supply: Floats) -> Floats:
         inside = np.array([bool(union >> i & 1) for i in range(len(tiers))])  # (tiers,)
         bound = sum(part for mask, part in zip(masks, demand, strict=True) if mask | union == union)
         held = float(supply[inside].sum())
-        if held > 0:
-            excess = bound * float(supply.sum()) / held - 1.0
+        if 0 < held < supply.sum():
+            excess = bound * float(supply.sum()) / held - enough
             scarce[inside] = np.maximum(scarce[inside], excess)
     return np.round(scarce, 9)
 

@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 NO_GPU = -1
-_FEW = 48  # nodes; below this, looking for equal states costs more than it saves
+_FEW = 256  # nodes; below this, looking for equal states costs more than it saves
 
 
 @dataclass(slots=True)
@@ -53,20 +53,21 @@ class Choice(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-    """Ways to take an ask: the node, the GPU for a share, and what the node would be like after."""
+    """Ways to take an ask: the nodes that hold it, and for each way the GPU and the node's traits after it."""
 
-    row: Ints  # (candidates,) index into the nodes looked at
+    kept: Ints  # (kept,) indexes into the nodes looked at
+    row: Ints  # (candidates,) indexes into `kept`
     gpu: Ints  # (candidates,)
     traits: Floats  # (candidates, traits)
 
 
 @dataclass(slots=True)
 class _Costs:
-    """Costs of one size of ask on every node, as of a position in the log of changes."""
+    """Costs of one size of ask on every node, after so many changes."""
 
     cost: Floats  # (nodes,) infinite where it does not fit
     gpu: Ints  # (nodes,) the best GPU for a share
-    seen: int
+    changes: int
 
 
 class Packer:
@@ -82,11 +83,10 @@ class Packer:
         self.states = states
         self.policy = policy or PackingPolicy()
         self._ties = ties
-        self._state_ids: dict[tuple[int, ...], int] = {}
         self._first_of_value = np.zeros(states.slots_free.shape, dtype=np.bool_)  # (nodes, gpus)
         self._state_id = np.zeros(len(states.tier), dtype=np.int64)  # (nodes,) equal for equal states
-        for node in range(len(states.tier)):
-            self._identify(node)
+        self._changed_at = np.zeros(len(states.tier), dtype=np.int64)  # (nodes,) the change that was its last
+        self._changes = 0
         self._accepted: dict[tuple[str, ...], Bools] = {}
         self.learn(mix)
 
@@ -95,56 +95,64 @@ class Packer:
         states = self.states
         self.potential = Potential(mix, states.tiers, states.supply(), self.policy)
         self._traits = self.potential.traits(states.slots_free)  # (nodes, traits)
-        self._level = self.potential(states.tier, states.cpu_free_m, self._traits)  # (nodes,) P now
-        self._changed: list[int] = []
         self._costs: dict[Ask, _Costs] = {}
-        self._steps: dict[Ask, Floats] = {}
+        self._steps: dict[int, Floats] = {}
+        self._state_ids: dict[tuple[int, ...], int] = {}
+        for node in range(len(states.tier)):
+            self._identify(node)
 
     def choose(self, ask: Ask, memory_mib: int = 0, allowed: Bools | None = None) -> Choice | None:
         """The best place for the ask, or None if no node (that is allowed) holds it."""
         costs = self.costs(ask, allowed)
-        node = int(costs.argmin())
-        if memory_mib > self.states.memory_free_mib[node]:
-            costs = np.where(self.states.memory_free_mib >= memory_mib, costs, np.inf)
+        if not costs.size:
+            return None
+        node, memory_free = int(costs.argmin()), self.states.memory_free_mib
+        if memory_mib and (self._ties is not None or memory_mib > memory_free[node]):
+            costs = np.where(memory_free >= memory_mib, costs, np.inf)
             node = int(costs.argmin())
         cost = float(costs[node])
         if cost == np.inf:
             return None
         if self._ties is not None:
-            if memory_mib:
-                costs = np.where(self.states.memory_free_mib >= memory_mib, costs, np.inf)
             node = int(self._ties.choice(np.flatnonzero(costs == cost)))
         return Choice(node, self._gpus(ask, node), cost)
 
     def costs(self, ask: Ask, allowed: Bools | None = None) -> Floats:
-        """(nodes,) the cost on each node, infinite where the ask does not fit now or may not go."""
+        """(nodes,) the cost on each node, infinite where the ask does not fit now or may not go; read only."""
         costs = self._refreshed(ask.size).cost
-        if ask.tiers and ask.gpus:
+        if ask.tiers:
             costs = np.where(self._accepting(ask.tiers), costs, np.inf)
         return costs if allowed is None else np.where(allowed, costs, np.inf)
 
     def take(self, ask: Ask, choice: Choice, memory_mib: int = 0) -> None:
+        free = self.states
+        slots = min((int(free.slots_free[choice.node, gpu]) for gpu in choice.gpus), default=WHOLE)
+        if (
+            slots < ask.slots
+            or free.cpu_free_m[choice.node] < ask.cpu_m
+            or free.memory_free_mib[choice.node] < memory_mib
+        ):
+            raise ValueError("That place is taken: choose again before taking it.")
         self._move(choice.node, choice.gpus, ask.slots, ask.cpu_m, memory_mib)
 
     def give_back(self, ask: Ask, choice: Choice, memory_mib: int = 0) -> None:
         self._move(choice.node, choice.gpus, -ask.slots, -ask.cpu_m, -memory_mib)
 
-    def explain(self, ask: Ask, node: int) -> dict[str, float]:
-        """The summands of the cost on one node where the ask fits, in slots but for the balance."""
-        at = np.array([node])
-        size, gpus = ask.size, self._gpus(ask, node)
+    def explain(self, ask: Ask, choice: Choice) -> dict[str, float]:
+        """The summands of the cost of a choice not taken yet: steps for the balance, slots for the others."""
+        at = np.array([choice.node])
         after = self.states.slots_free[at].copy()
-        after[0, list(gpus)] -= ask.slots
+        after[0, list(choice.gpus)] -= ask.slots
+        traits = self.potential.traits(after)
         tier, cpu_free = self.states.tier[at], self.states.cpu_free_m[at]
         was = self.potential.parts(tier, cpu_free, self._traits[at])
-        traits = self.potential.traits(after)
         will = self.potential.parts(tier, cpu_free - ask.cpu_m, traits)
         return {
             "fragments": float((will.fragments - was.fragments)[0]),
             "shares": float((will.shares - was.shares)[0]),
             "stranded": float((will.stranded - was.stranded)[0]),
             "scarcity": float(self.potential.scarcity[tier[0]]) * ask.total_slots,
-            "balance": float(self._imbalance(size, at, traits)[0]),
+            "balance": float(self._imbalance(ask, at, traits)[0]),
         }
 
     def _move(self, node: int, gpus: Sequence[int], slots: int, cpu_m: int, memory_mib: int) -> None:
@@ -153,11 +161,10 @@ class Packer:
         states.memory_free_mib[node] -= memory_mib
         for gpu in gpus:
             states.slots_free[node, gpu] -= slots
+        self._traits[node] = self.potential.traits(states.slots_free[node : node + 1])[0]
         self._identify(node)
-        at = slice(node, node + 1)
-        self._traits[at] = self.potential.traits(states.slots_free[at])
-        self._level[at] = self.potential(states.tier[at], states.cpu_free_m[at], self._traits[at])
-        self._changed.append(node)
+        self._changes += 1
+        self._changed_at[node] = self._changes
 
     def _identify(self, node: int) -> None:
         """Number the state of the node, and mark one GPU for each different amount of free slots."""
@@ -183,13 +190,12 @@ class Packer:
         costs = self._costs.get(size)
         if costs is None:
             count = len(self.states.tier)
-            costs = _Costs(np.full(count, np.inf), np.full(count, NO_GPU), len(self._changed))
+            costs = _Costs(np.full(count, np.inf), np.full(count, NO_GPU), self._changes)
             self._costs[size] = costs
             self._renew(size, costs, np.arange(count))
-        elif costs.seen < len(self._changed):
-            changed = sorted(set(self._changed[costs.seen :]))
-            costs.seen = len(self._changed)
-            self._renew(size, costs, np.array(changed))
+        elif costs.changes < self._changes:
+            self._renew(size, costs, (self._changed_at > costs.changes).nonzero()[0])
+            costs.changes = self._changes
         return costs
 
     def _renew(self, size: Ask, costs: _Costs, nodes: Ints) -> None:
@@ -202,57 +208,65 @@ class Packer:
 
     def _best(self, size: Ask, nodes: Ints) -> tuple[Floats, Ints]:
         """(nodes,) least cost on each node, and the GPU for it."""
-        row, gpu, cost = self._priced(size, nodes)
+        ways = self._candidates(size, nodes)
         best_cost = np.full(len(nodes), np.inf)
         best_gpu = np.full(len(nodes), NO_GPU)
-        if not size.is_share:
-            best_cost[row] = cost
+        if not ways.row.size:
             return best_cost, best_gpu
-        table = np.full((len(nodes), self.states.slots_free.shape[1]), np.inf)  # (nodes, gpus)
-        table[row, gpu] = cost
-        best_gpu = table.argmin(axis=1)  # the first GPU of equal ones
-        return table[np.arange(len(nodes)), best_gpu], best_gpu
+        cost = self._cost(size, nodes[ways.kept], ways)
+        if not size.is_share:
+            best_cost[ways.kept] = cost
+            return best_cost, best_gpu
+        table = np.full((len(ways.kept), self.states.slots_free.shape[1]), np.inf)  # (kept, gpus)
+        table[ways.row, ways.gpu] = cost
+        best_gpu[ways.kept] = table.argmin(axis=1)  # the first GPU of equal ones
+        best_cost[ways.kept] = table.min(axis=1)
+        return best_cost, best_gpu
 
-    def _priced(self, size: Ask, nodes: Ints) -> tuple[Ints, Ints, Floats]:
-        row, gpu, traits = self._candidates(size, nodes)
-        if not row.size:
-            return row, gpu, np.zeros(0)
-        at = nodes[row]
-        tier = self.states.tier[at]
-        after = self.potential(tier, self.states.cpu_free_m[at] - size.cpu_m, traits)
-        growth = after - self._level[at] + self.potential.scarcity[tier] * size.total_slots
+    def _candidates(self, size: Ask, nodes: Ints) -> _Candidates:
+        enough_cpu = self.states.cpu_free_m[nodes] >= size.cpu_m  # (nodes,)
+        if size.is_share:
+            free = self.states.slots_free[nodes]  # (nodes, gpus)
+            fits = (free >= size.slots) & self._first_of_value[nodes] & enough_cpu[:, None]
+            kept = fits.any(axis=1).nonzero()[0]
+            row, gpu = fits[kept].nonzero()
+            at = kept[row]
+            return _Candidates(kept, row, gpu, self._traits[nodes[at]] + self._step(size.slots)[free[at, gpu]])
+        whole = self._traits[nodes, self.potential.whole_column]  # (nodes,)
+        kept = (enough_cpu & (whole >= size.gpus)).nonzero()[0]
+        traits = self._traits[nodes[kept]] - size.gpus * self.potential.traits_of[WHOLE]
+        return _Candidates(kept, np.arange(len(kept)), np.full(len(kept), NO_GPU), traits)
+
+    def _cost(self, size: Ask, nodes: Ints, ways: _Candidates) -> Floats:
+        """(candidates,) on the nodes that hold the ask."""
+        states = self.states
+        tier, cpu_free = states.tier[nodes], states.cpu_free_m[nodes]  # (kept,)
+        at = ways.row
+        level = self.potential(  # (kept + candidates,) before and after in one go
+            np.concatenate((tier, tier[at])),
+            np.concatenate((cpu_free, cpu_free[at] - size.cpu_m)),
+            np.concatenate((self._traits[nodes], ways.traits)),
+        )
+        growth = level[len(nodes) :] - level[: len(nodes)][at]
+        growth += self.potential.scarcity[tier[at]] * size.total_slots
         step = self.policy.step_slots
-        cost = np.floor(growth / step) if step else growth
-        return row, gpu, cost + self._imbalance(size, at, traits)
+        return (np.floor(growth / step) if step else growth) + self._imbalance(size, nodes[at], ways.traits)
 
     def _imbalance(self, size: Ask, nodes: Ints, traits: Floats) -> Floats:
         """Only GPU left without CPU counts: CPU without GPU still serves what needs no GPU."""
         states = self.states
         gpu_left = traits[:, -1] / np.maximum(WHOLE * states.gpu_count[nodes], 1)
         cpu_left = (states.cpu_free_m[nodes] - size.cpu_m) / np.maximum(states.cpu_total_m[nodes], 1)
-        return np.round(self.policy.balance * np.maximum(gpu_left - cpu_left, 0.0), 12)
+        return self.policy.balance * np.maximum(gpu_left - cpu_left, 0.0)
 
-    def _candidates(self, size: Ask, nodes: Ints) -> _Candidates:
-        enough_cpu = self.states.cpu_free_m[nodes] >= size.cpu_m  # (rows,)
-        if size.is_share:
-            free = self.states.slots_free[nodes]  # (rows, gpus)
-            fits = (free >= size.slots) & self._first_of_value[nodes] & enough_cpu[:, None]
-            row, gpu = fits.nonzero()
-            traits = self._traits[nodes[row]] + self._step(size)[free[row, gpu]]
-            return _Candidates(row, gpu, traits)
-        whole = self._traits[nodes, self.potential.whole_column]  # (rows,)
-        row = np.flatnonzero(enough_cpu & (whole >= size.gpus))
-        traits = self._traits[nodes[row]] - size.gpus * self.potential.traits_of[WHOLE]
-        return _Candidates(row, np.full(len(row), NO_GPU), traits)
-
-    def _step(self, size: Ask) -> Floats:
-        """(slots, traits) how the traits of a node change when a GPU with so many free slots takes the share."""
-        if size not in self._steps:
+    def _step(self, slots: int) -> Floats:
+        """(slots, traits) how a node's traits change when a GPU with so many free slots takes the share."""
+        if slots not in self._steps:
             of = self.potential.traits_of
             step = np.zeros_like(of)
-            step[size.slots :] = of[: len(of) - size.slots] - of[size.slots :]
-            self._steps[size] = step
-        return self._steps[size]
+            step[slots:] = of[: len(of) - slots] - of[slots:]
+            self._steps[slots] = step
+        return self._steps[slots]
 
     def _gpus(self, ask: Ask, node: int) -> tuple[int, ...]:
         if not ask.is_share:
@@ -260,9 +274,11 @@ class Packer:
             return tuple(idle[: ask.gpus].tolist())
         if self._ties is None:
             return (int(self._refreshed(ask.size).gpu[node]),)
-        return (self._any_best_gpu(ask, node, self._ties),)
+        return (self._any_best_gpu(ask.size, node, self._ties),)
 
-    def _any_best_gpu(self, ask: Ask, node: int, ties: np.random.Generator) -> int:
-        _, gpu, cost = self._priced(ask.size, np.array([node]))
-        values = self.states.slots_free[node, gpu[cost == cost.min()]]
-        return int(ties.choice(np.flatnonzero(np.isin(self.states.slots_free[node], values))))
+    def _any_best_gpu(self, size: Ask, node: int, ties: np.random.Generator) -> int:
+        at = np.array([node])
+        ways = self._candidates(size, at)
+        cost = self._cost(size, at, ways)
+        free = self.states.slots_free[node]
+        return int(ties.choice(np.flatnonzero(np.isin(free, free[ways.gpu[cost == cost.min()]]))))
