@@ -30,11 +30,11 @@ class Fragments(StrEnum):
 class PackingPolicy:
     """Weights of the score. In slots, thousandths of a GPU, where nothing else is said."""
 
-    fragments: float = 0.25
+    fragments: float = 0.3
     shares: float = 1.5
     stranded: float = 0.9
-    scarcity: float = 6.0  # per slot asked on a tier of which 100 % too little is there
-    scarce_from: float = 1.0  # demand that can go nowhere else, over the GPUs there are
+    scarcity: float = 2.0  # per slot asked, times by how much the tier is scarce
+    scarce_from: float = 0.75  # above this ratio of demand that can go nowhere else to the GPUs there are
     balance: float = 2.0  # steps, for a node with all of its GPU but no CPU left
     step_slots: float = 40.0  # smaller differences than this are left to the balance; 0 counts all
     popular_part: float = 0.95  # of all that is asked; F looks only at the most frequent asks

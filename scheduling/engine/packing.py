@@ -43,7 +43,8 @@ class NodeStates:
 
     def supply(self) -> Floats:
         """(tiers,) slots of all GPUs, free or not."""
-        return WHOLE * np.bincount(self.tier, self.gpu_count, minlength=len(self.tiers))
+        counts = np.bincount(self.tier, self.gpu_count, minlength=len(self.tiers))
+        return WHOLE * counts.astype(np.float64)
 
 
 class Choice(NamedTuple):
@@ -228,10 +229,11 @@ class Packer:
         if size.is_share:
             free = self.states.slots_free[nodes]  # (nodes, gpus)
             fits = (free >= size.slots) & self._first_of_value[nodes] & enough_cpu[:, None]
-            kept = fits.any(axis=1).nonzero()[0]
+            kept = np.flatnonzero(fits.any(axis=1))
             row, gpu = fits[kept].nonzero()
             at = kept[row]
-            return _Candidates(kept, row, gpu, self._traits[nodes[at]] + self._step(size.slots)[free[at, gpu]])
+            traits = self._traits[nodes[at]] + self._step(size.slots)[free[at, gpu]]
+            return _Candidates(kept, row, gpu, traits)
         whole = self._traits[nodes, self.potential.whole_column]  # (nodes,)
         kept = (enough_cpu & (whole >= size.gpus)).nonzero()[0]
         traits = self._traits[nodes[kept]] - size.gpus * self.potential.traits_of[WHOLE]

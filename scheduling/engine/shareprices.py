@@ -66,7 +66,8 @@ def share_prices(sizes: Sequence[int], counts: Sequence[float], capacity: int = 
         simplex.enter(_pattern(size, last, value, room), 1.0)
     prices = np.maximum(simplex.prices(), 0.0)
     most = best_fill(size, prices, room)[0][room]
-    return np.round(prices / max(most, 1.0), 9)
+    feasible: Floats = np.round(prices / max(most, 1.0), 9)
+    return feasible
 
 
 def _pattern(size: Ints, last: Ints, value: Floats, room: int) -> Floats:
@@ -93,7 +94,8 @@ class _Simplex:
         self.costs: Floats = np.ones(len(size))  # (sizes,) of the columns in the basis
 
     def prices(self) -> Floats:
-        return self.costs @ self.inverse
+        prices: Floats = self.costs @ self.inverse
+        return prices
 
     def enter_surplus(self, row: int) -> None:
         column = np.zeros(len(self.costs))

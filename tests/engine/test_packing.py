@@ -100,7 +100,8 @@ def test_lazy_costs_equal_a_full_recomputation(
 @given(WORLDS, EVENTS, st.sampled_from([None, 7]))
 def test_same_input_same_choices(kinds: list[Kind], events: list[Event], seed: int | None) -> None:
     def once() -> list[Choice | None]:
-        return run(Packer(states(*kinds), MIX, ties=seed and np.random.default_rng(seed)), events)
+        ties = None if seed is None else np.random.default_rng(seed)
+        return run(Packer(states(*kinds), MIX, ties=ties), events)
 
     assert once() == once()
 
@@ -234,5 +235,6 @@ def test_another_mix_is_learned_on_the_way() -> None:
 
 
 def test_no_nodes_hold_nothing() -> None:
-    nothing = NodeStates(("a",), *(np.zeros(0, dtype=np.int64) for _ in range(5)), np.zeros((0, 8), dtype=int))
+    none = np.zeros(0, dtype=np.int64)
+    nothing = NodeStates(("a",), none, none, none, none, none, none.reshape(0, 8))
     assert Packer(nothing, MIX).choose(ASKS[0]) is None
