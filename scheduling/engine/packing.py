@@ -27,6 +27,7 @@ Bools = npt.NDArray[np.bool_]
 
 NO_GPU = -1
 _FEW = 256  # nodes; below this, looking for equal states costs more than it saves
+_BLOCK = 1024  # nodes at once: what is worked on stays in the cache
 
 
 @dataclass(slots=True)
@@ -204,8 +205,11 @@ class Packer:
             costs.cost[nodes], costs.gpu[nodes] = self._best(size, nodes)
             return
         _, first, alike = np.unique(self._state_id[nodes], return_index=True, return_inverse=True)
-        cost, gpu = self._best(size, nodes[first])
-        costs.cost[nodes], costs.gpu[nodes] = cost[alike], gpu[alike]
+        unlike = nodes[first]
+        for begin in range(0, len(unlike), _BLOCK):
+            block = unlike[begin : begin + _BLOCK]
+            costs.cost[block], costs.gpu[block] = self._best(size, block)
+        costs.cost[nodes], costs.gpu[nodes] = costs.cost[unlike[alike]], costs.gpu[unlike[alike]]
 
     def _best(self, size: Ask, nodes: Ints) -> tuple[Floats, Ints]:
         """(nodes,) least cost on each node, and the GPU for it."""

@@ -140,6 +140,20 @@ def test_a_share_goes_to_the_card_that_fgd_says() -> None:
         assert choice.gpus == (1,)
 
 
+def test_the_worked_example_of_the_documentation() -> None:
+    share, one, two = Ask(1000, 1, 300), Ask(1000, 1, 1000), Ask(1000, 2, 1000)
+    free = states(("a", 64_000, 2), ("a", 64_000, 2))
+    free.cpu_free_m[:] = [60_000, 2000]
+    free.slots_free[:, 0] = 500
+    packer = Packer(free, Mix.of({share: 5.0, one: 3.0, two: 2.0}))
+    assert packer.costs(share).tolist() == pytest.approx([0.0, 1 + 2 * (0.6 - 1 / 64)])
+    parts = [packer.explain(share, Choice(*place, 0.0)) for place in ((0, (0,)), (0, (1,)), (1, (0,)))]
+    assert [part["fragments"] for part in parts] == pytest.approx([-45, 45, -45])
+    assert [part["shares"] for part in parts] == pytest.approx([50, 50, 50])
+    assert [part["stranded"] for part in parts] == pytest.approx([0, 0, 63.53], abs=0.01)
+    assert [part["balance"] for part in parts] == pytest.approx([0, 0, 1.16875])
+
+
 def test_whole_gpus_are_the_first_idle_ones() -> None:
     free = states(("b", 96_000, 8))
     free.slots_free[0, :3] = [1000, 0, 700]
