@@ -46,6 +46,7 @@ POLICIES = {
         stranded=0.0,
         scarcity=0.0,
         balance=0.0,
+        fullness=0.0,
         step_slots=0.0,
         measure=Fragments.SLIVERS,
     ),

@@ -33,10 +33,11 @@ class PackingPolicy:
     fragments: float = 0.3
     shares: float = 1.5
     stranded: float = 0.9
-    scarcity: float = 2.0  # per slot asked, times by how much the tier is scarce
+    scarcity: float = 4.0  # per slot asked, times by how much the tier is scarce
     scarce_from: float = 0.75  # above this ratio of demand that can go nowhere else to the GPUs there are
     balance: float = 2.0  # steps, for a node with all of its GPU but no CPU left
-    step_slots: float = 40.0  # smaller differences than this are left to the balance; 0 counts all
+    fullness: float = 0.001  # steps, for a node without anything on its GPUs: decides between equal costs
+    step_slots: float = 40.0  # smaller differences than this are left to balance and fullness; 0 counts all
     popular_part: float = 0.95  # of all that is asked; F looks only at the most frequent asks
     measure: Fragments = Fragments.PLACEABLE
 

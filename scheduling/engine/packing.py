@@ -2,6 +2,7 @@
 
     growth = P(node after) - P(node before) + scarcity of the tier * slots asked
     cost   = floor(growth / step) + balance * max(0, free GPU after / GPU - free CPU after / CPU)
+             + fullness * free GPU before / GPU
 
 The node with the least cost wins, and for a share the GPU with the least cost on it; ties go to the first GPU,
 then to the first node, or anywhere if a generator is given. `fragmentation.py` has P.
@@ -141,7 +142,7 @@ class Packer:
         self._move(choice.node, choice.gpus, -ask.slots, -ask.cpu_m, -memory_mib)
 
     def explain(self, ask: Ask, choice: Choice) -> dict[str, float]:
-        """The summands of the cost of a choice not taken yet: steps for the balance, slots for the others."""
+        """The summands of the cost of a choice not taken yet: balance and fullness in steps, others in slots."""
         at = np.array([choice.node])
         after = self.states.slots_free[at].copy()
         after[0, list(choice.gpus)] -= ask.slots
@@ -155,6 +156,7 @@ class Packer:
             "stranded": float((will.stranded - was.stranded)[0]),
             "scarcity": float(self.potential.scarcity[tier[0]]) * ask.total_slots,
             "balance": float(self._imbalance(ask, at, traits)[0]),
+            "fullness": float(self._emptiness(at)[0]),
         }
 
     def _move(self, node: int, gpus: Sequence[int], slots: int, cpu_m: int, memory_mib: int) -> None:
@@ -256,7 +258,8 @@ class Packer:
         growth = level[len(nodes) :] - level[: len(nodes)][at]
         growth += self.potential.scarcity[tier[at]] * size.total_slots
         step = self.policy.step_slots
-        return (np.floor(growth / step) if step else growth) + self._imbalance(size, nodes[at], ways.traits)
+        cost = np.floor(growth / step) if step else growth
+        return cost + self._imbalance(size, nodes[at], ways.traits) + self._emptiness(nodes)[at]
 
     def _imbalance(self, size: Ask, nodes: Ints, traits: Floats) -> Floats:
         """Only GPU left without CPU counts: CPU without GPU still serves what needs no GPU."""
@@ -264,6 +267,11 @@ class Packer:
         gpu_left = traits[:, -1] / np.maximum(WHOLE * states.gpu_count[nodes], 1)
         cpu_left = (states.cpu_free_m[nodes] - size.cpu_m) / np.maximum(states.cpu_total_m[nodes], 1)
         return self.policy.balance * np.maximum(gpu_left - cpu_left, 0.0)
+
+    def _emptiness(self, nodes: Ints) -> Floats:
+        """Much the same places are common; to fill up begun nodes keeps others whole for large asks."""
+        free_part = self._traits[nodes, -1] / np.maximum(WHOLE * self.states.gpu_count[nodes], 1)
+        return self.policy.fullness * free_part
 
     def _step(self, slots: int) -> Floats:
         """(slots, traits) how a node's traits change when a GPU with so many free slots takes the share."""

@@ -146,12 +146,13 @@ def test_the_worked_example_of_the_documentation() -> None:
     free.cpu_free_m[:] = [60_000, 2000]
     free.slots_free[:, 0] = 500
     packer = Packer(free, Mix.of({share: 5.0, one: 3.0, two: 2.0}))
-    assert packer.costs(share).tolist() == pytest.approx([0.0, 1 + 2 * (0.6 - 1 / 64)])
+    assert packer.costs(share).tolist() == pytest.approx([0.00075, 1 + 2 * (0.6 - 1 / 64) + 0.00075])
     parts = [packer.explain(share, Choice(*place, 0.0)) for place in ((0, (0,)), (0, (1,)), (1, (0,)))]
     assert [part["fragments"] for part in parts] == pytest.approx([-45, 45, -45])
     assert [part["shares"] for part in parts] == pytest.approx([50, 50, 50])
     assert [part["stranded"] for part in parts] == pytest.approx([0, 0, 63.53], abs=0.01)
     assert [part["balance"] for part in parts] == pytest.approx([0, 0, 1.16875])
+    assert [part["fullness"] for part in parts] == pytest.approx([0.00075] * 3)
 
 
 def test_whole_gpus_are_the_first_idle_ones() -> None:
@@ -199,11 +200,20 @@ def test_a_hungry_task_goes_where_cpu_is_not_missed() -> None:
 
 
 def test_balance_minds_only_gpu_left_without_cpu() -> None:
-    only_balance = PackingPolicy(0.0, 0.0, 0.0, 0.0)
+    only_balance = PackingPolicy(fragments=0.0, shares=0.0, stranded=0.0, scarcity=0.0, fullness=0.0)
     free = states(("a", 10_000, 2), ("a", 10_000, 2))
     free.cpu_free_m[:] = [9000, 4000]
     free.slots_free[0, :2] = [0, 0]
     assert Packer(free, MIX, only_balance).costs(Ask(1000, 0, 0)).tolist() == pytest.approx([0.0, 1.4])
+
+
+def test_of_equal_places_the_fuller_node_wins() -> None:
+    alike = states(("a", 64_000, 2), ("a", 64_000, 2), ("a", 64_000, 2))
+    alike.slots_free[1, 0] = 0
+    nothing_else = PackingPolicy(fragments=0.0, shares=0.0, stranded=0.0, scarcity=0.0)
+    chosen = Packer(alike, MIX, nothing_else).choose(Ask(1000, 1, 1000))
+    assert chosen is not None
+    assert chosen.node == 1
 
 
 def test_memory_and_a_mask_only_decide_what_is_possible() -> None:
