@@ -48,6 +48,7 @@ POLICIES = {
         balance=0.0,
         fullness=0.0,
         step_slots=0.0,
+        popular_part=0.95,
         measure=Fragments.SLIVERS,
     ),
 }

@@ -38,7 +38,9 @@ class PackingPolicy:
     balance: float = 2.0  # steps, for a node with all of its GPU but no CPU left
     fullness: float = 0.001  # steps, for a node without anything on its GPUs: decides between equal costs
     step_slots: float = 40.0  # smaller differences than this are left to balance and fullness; 0 counts all
-    popular_part: float = 0.95  # of all that is asked; F looks only at the most frequent asks
+    # F looks only at the most frequent asks. With more of them, a mix learned from a few hundred tasks comes to
+    # hang on the chance of one large ask being among them.
+    popular_part: float = 0.9
     measure: Fragments = Fragments.PLACEABLE
 
 

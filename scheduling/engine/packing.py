@@ -270,7 +270,7 @@ class Packer:
 
     def _emptiness(self, nodes: Ints) -> Floats:
         """Much the same places are common; to fill up begun nodes keeps others whole for large asks."""
-        free_part = self._traits[nodes, -1] / np.maximum(WHOLE * self.states.gpu_count[nodes], 1)
+        free_part: Floats = self._traits[nodes, -1] / np.maximum(WHOLE * self.states.gpu_count[nodes], 1)
         return self.policy.fullness * free_part
 
     def _step(self, slots: int) -> Floats:
