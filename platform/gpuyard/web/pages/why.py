@@ -27,7 +27,7 @@ def verdict_card(actor: User, workload: Workload) -> VerdictCard | None:
     return VerdictCard(
         headline=_headline(known),
         detail=_detail(known),
-        basis=_("From the time limits of what runs now.") if known.eta_basis == "time_limits" else "",
+        basis=_basis(known.eta_basis),
         position=known.position or None,
         queue_length=max(queue_list(actor).count(), known.position),
         pass_number=known.pass_number,
@@ -35,6 +35,15 @@ def verdict_card(actor: User, workload: Workload) -> VerdictCard | None:
         blockers=[_blocker(reason, names, known.as_of) for reason in known.reasons],
         change=known.change,
     )
+
+
+def _basis(code: str) -> str:
+    return {
+        "time_limits": _("From the time limits of what runs now."),
+        "class_defaults": _("Some of what runs has no time limit: from how long its kind usually runs."),
+        "reservation": _("GPUs are reserved for it from then on; nobody behind it in line can delay it."),
+        "promise": _("GPUs are reserved for it from then on; nobody behind it in line can delay it."),
+    }.get(code, "")
 
 
 def is_never(known: Explanation) -> bool:
