@@ -6,7 +6,7 @@ lowers it. So between two such starts the least is free at the first moment, and
 only where it begins and where a reserved start lies inside it.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -94,6 +94,11 @@ class TierTimeline:
         self._times: Ints | None = None
         self.held: dict[Held, tuple[Ints, Ints]] = {}  # rows of the tier, (3, rows) what it takes of them
         self.starts: list[int] = []  # when reservations start, in order
+        self._held_ends: list[int] = []
+        # For each node of each reservation: start, end, row, GPUs, CPU, memory. Grows by doubling.
+        self._taken: Ints = np.zeros((64, 6), dtype=np.int64)
+        self._taken_count = 0
+        self._noted: dict[Held, int] = {}  # where its entries begin
         self._least: Ints = np.zeros(
             (0, 3, tier.nodes.size), dtype=np.int64
         )  # (starts, 3, tier nodes) free then
@@ -117,6 +122,8 @@ class TierTimeline:
         rows = self.row_of[held.nodes]
         here = rows >= 0
         self.held[held] = (rows[here], held.amounts(self.tier.tier_id)[:, here])
+        insort(self._held_ends, held.end_us)
+        self._note(held, *self.held[held])
         self._shift(held, -1)
 
     def unreserved_nodes(self) -> Ints:
@@ -131,7 +138,20 @@ class TierTimeline:
 
     def cancel(self, held: Held) -> None:
         self._shift(held, 1)
-        del self.held[held]
+        rows, _ = self.held.pop(held)
+        first = self._noted.pop(held)
+        self._taken[first : first + rows.size] = 0
+        self._held_ends.remove(held.end_us)
+
+    def _note(self, held: Held, rows: Ints, amounts: Ints) -> None:
+        count = self._taken_count + rows.size
+        while count > len(self._taken):
+            self._taken = np.concatenate([self._taken, np.zeros_like(self._taken)])
+        self._noted[held] = self._taken_count
+        entries = self._taken[self._taken_count : count]
+        entries[:, 0], entries[:, 1], entries[:, 2] = held.start_us, held.end_us, rows
+        entries[:, 3:] = amounts.T
+        self._taken_count = count
 
     def _shift(self, held: Held, sign: int) -> None:
         rows, amounts = self.held[held]
@@ -155,9 +175,9 @@ class TierTimeline:
                     np.int64
                 )
         if reservations:
-            for held, (taken_rows, amounts) in self.held.items():
-                if held.start_us <= time_us < held.end_us:
-                    free[:, taken_rows] -= amounts
+            taken = self._taken[: self._taken_count]
+            taken = taken[(taken[:, 0] <= time_us) & (time_us < taken[:, 1])]
+            np.subtract.at(free.T, taken[:, 2], taken[:, 3:])
         return free
 
     def _ended_starts(self, time_us: int) -> Ints:
@@ -199,35 +219,39 @@ class TierTimeline:
         first = self._first_room(shape, now_us)
         if first is None:
             return None
-        times = self.times()
-        edges = {first}
-        for held in self.held:
-            # Between two edges the same reservations stand in the way: more time then only means more room.
-            edges.update((held.start_us, held.end_us, held.start_us - hold_us + 1))
-        begins = sorted(edge for edge in edges if edge >= first)
-        full = self._full_starts(shape)
-        for begin, after in zip(begins, [*begins[1:], FOREVER_US * 2], strict=True):
-            inside = bisect_right(self.starts, begin), bisect_left(self.starts, begin + hold_us)
-            if bisect_left(full, inside[0]) < bisect_left(full, inside[1]):
-                continue  # a reserved start inside the window leaves too little, wherever in this stretch it begins
-            low, high = (
-                np.searchsorted(times, begin, side="right"),
-                np.searchsorted(times, after, side="left"),
-            )
-            moments = [begin, *times[low:high].tolist()]
+        times, full = self.times(), self._full_starts(shape)
+        begin: int | None = first
+        while begin is not None:
+            low, high = bisect_right(full, begin), bisect_left(full, begin + hold_us)
+            if low < high:  # a reserved start inside the window leaves too little: not before the last such
+                begin = full[high - 1]
+                continue
+            after = self._next_edge(begin, hold_us)
+            last = len(times) if after is None else int(np.searchsorted(times, after, side="left"))
+            moments = [begin, *times[np.searchsorted(times, begin, side="right") : last].tolist()]
             if self.fits(shape, moments[-1], hold_us):
                 index = bisect_left(moments, True, key=lambda moment: self.fits(shape, moment, hold_us))
                 return int(moments[min(index, len(moments) - 1)])
+            begin = after
         return None
 
+    def _next_edge(self, begin: int, hold_us: int) -> int | None:
+        """When a reservation next begins or ends to stand in the way of a window: until then, time only adds room."""
+        edges = []
+        for times, shift in ((self.starts, 0), (self._held_ends, 0), (self.starts, hold_us - 1)):
+            index = bisect_right(times, begin + shift)
+            if index < len(times):
+                edges.append(times[index] - shift)
+        return min(edges, default=None)
+
     def _full_starts(self, shape: Shape) -> list[int]:
-        """Which of the reserved starts leave too little for the shape, all by themselves."""
+        """The reserved starts at which too little is left for the shape."""
         if not self.starts:
             return []
         gpus, cpu_m, memory_mib = self._least[:, _GPUS], self._least[:, _CPU], self._least[:, _MEMORY]
         fit = replicas_that_fit(shape, gpus, cpu_m, memory_mib)  # (starts, tier nodes)
         fit = fit * self.fleet.open_nodes(self.tier, shape.pool_ids)
-        return [int(index) for index in np.flatnonzero(fit.sum(axis=1) < shape.replicas)]
+        return [self.starts[index] for index in np.flatnonzero(fit.sum(axis=1) < shape.replicas)]
 
     def is_estimate(self, time_us: int) -> bool:
         """Whether what is free then rests on the end of work that has no time limit."""
