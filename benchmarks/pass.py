@@ -1,7 +1,8 @@
 """How long one pass plans: `python benchmarks/pass.py [--nodes N] [--waiting N] [--busy SHARE] [--distinct]`.
 
 Prints one JSON line last. `--distinct` gives every request its own CPU and memory, so that no two share an answer.
-`full` in it is a case of its own: the cluster is full, 10,000 wait, none fits, the first 50 get reservations.
+`full` in it is a case of its own: the cluster is full, 10,000 wait, none fits, the first 50 get reservations
+(`--reservations N`: the first N; as many as wait: every one that ever fits).
 """
 
 import argparse
@@ -109,6 +110,7 @@ def main() -> int:
     parser.add_argument("--waiting", type=int, default=2000)
     parser.add_argument("--busy", type=float, default=0.7, help="share of the GPUs that are held")
     parser.add_argument("--distinct", action="store_true", help="no two requests are alike")
+    parser.add_argument("--reservations", type=int, default=50)
     parser.add_argument("--repeat", type=int, default=5)
     options = parser.parse_args()
     result = {
@@ -117,19 +119,20 @@ def main() -> int:
         "waiting": options.waiting,
         "busy": options.busy,
         "distinct": options.distinct,
-    } | measured(world(options.nodes, options.waiting, options.busy, options.distinct), options.repeat)
+    } | measured(world(options.nodes, options.waiting, options.busy, options.distinct), options)
     result["full"] = {"nodes": 1000, "waiting": 10_000, "busy": 1.0} | measured(
-        world(1000, 10_000, 1.0, distinct=False), options.repeat
+        world(1000, 10_000, 1.0, distinct=False), options
     )
     print(json.dumps(result))
     return 0
 
 
-def measured(snapshot: Snapshot, repeat: int) -> dict[str, object]:
+def measured(snapshot: Snapshot, options: argparse.Namespace) -> dict[str, object]:
     seconds, cpu_seconds = [], []
-    for _ in range(repeat):
+    policy = Policy(reservations=options.reservations)
+    for _ in range(options.repeat):
         begin, cpu_begin = time.perf_counter(), time.process_time()
-        decided = plan(snapshot, Policy(reservations=50), NOW_US)
+        decided = plan(snapshot, policy, NOW_US)
         seconds.append(time.perf_counter() - begin)
         cpu_seconds.append(time.process_time() - cpu_begin)
     return {

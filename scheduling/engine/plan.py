@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduling.engine import decisions as codes
 from scheduling.engine.backfill import Timeline
-from scheduling.engine.blockers import Diagnosis, clip, quota_blockers, reservation_blocker
+from scheduling.engine.blockers import clip
 from scheduling.engine.decisions import (
     Blocker,
     Plan,
@@ -20,10 +19,10 @@ from scheduling.engine.decisions import (
 )
 from scheduling.engine.fairshare import Bands, QuotaTree
 from scheduling.engine.order import Ask, Asks, Lanes, Line
-from scheduling.engine.outlook import Changes, Etas
 from scheduling.engine.placement import Fleet, Ints, Placed, renumbered
 from scheduling.engine.snapshot import UNITS_PER_GPU, Live, Snapshot
 from scheduling.engine.standing import Standing
+from scheduling.engine.verdicts import Explainer
 
 __all__ = [
     "Blocker",
@@ -364,85 +363,10 @@ class _Pass:
             start.why_now["asked"] += count * each
 
     def verdicts(self, asks: Iterable[Ask]) -> tuple[Verdict, ...]:
-        """Judged by the state at the end of the pass, tier by tier in the order of the line; equals share the work."""
+        """Judged by the state at the end of the pass."""
         live = [*self.snapshot.live, *(held for start in self.starts for held in start.live(self.now_us))]
         self.shares.forget_plans()
-        explainer = _Explainer(self, live)
-        line = Line(self.shares, self.standing)
-        by_first: dict[str, list[Ask]] = {}
-        for ask in asks:
-            by_first.setdefault(next(iter(ask.request.tiers), ""), []).append(ask)
-        return tuple(
-            explainer.verdict(ask, position)
-            for tier_id in sorted(by_first)
-            for position, ask in enumerate(line.of(tier_id, by_first[tier_id]), 1)
+        explainer = Explainer(
+            self.fleet, self.shares, self.timeline, self.snapshot.tiers, live, self.policy.eta_shapes
         )
-
-
-def _promises(timeline: Timeline) -> set[str]:
-    """One for each team and tier: that promised before, else the largest, so that size never makes it slip."""
-    best: dict[tuple[str, str], Ask] = {}
-    for held in timeline.held.values():
-        key = (held.ask.request.team_id, held.tier_id)
-        best[key] = max(best.get(key, held.ask), held.ask, key=_promise_rank)
-    return {ask.id for ask in best.values()}
-
-
-def _promise_rank(ask: Ask) -> tuple[bool, int]:
-    return (ask.request.promised_us is not None, ask.units)
-
-
-class _Explainer:
-    def __init__(self, current: _Pass, live: list[Live]) -> None:
-        self._promised = _promises(current.timeline)
-        self._fleet, self._shares, self._timeline = current.fleet, current.shares, current.timeline
-        self._diagnosis = Diagnosis(current.fleet, current.shares, live)
-        self._changes = Changes(current.fleet, current.shares, current.timeline, current.snapshot.tiers)
-        self._etas = Etas(current.timeline, current.shares, live, current.policy.eta_shapes)
-        self._answers: dict[tuple[Any, ...], Verdict] = {}
-
-    def verdict(self, ask: Ask, position: int) -> Verdict:
-        request = ask.request
-        key = (request.team_id, ask.shape_no, request.tiers, request.budget_blocker, ask.hold_us, ask.bound)
-        if ask.id in self._timeline.held:
-            found = self._work_out(ask)
-        else:
-            if key not in self._answers:
-                self._answers[key] = self._work_out(ask)
-            found = self._answers[key]
-        return Verdict(ask.id, found.blockers, found.smallest_change, found.eta_us, position, found.eta_basis)
-
-    def _work_out(self, ask: Ask) -> Verdict:
-        blockers, never = self._blockers(ask)
-        change = self._changes.smallest(ask, blockers, never)
-        held = self._timeline.held.get(ask.id)
-        if held is not None:
-            basis = codes.BASIS_PROMISE if ask.id in self._promised else codes.BASIS_RESERVATION
-            return Verdict(ask.id, blockers, change, held.start_us, 0, basis)
-        eta = self._etas.earliest(ask, blockers)
-        return Verdict(ask.id, blockers, change, eta and eta[0], 0, eta and eta[1])
-
-    def _blockers(self, ask: Ask) -> tuple[tuple[Blocker, ...], bool]:
-        """(all blockers, whether no tier named can ever hold the request)."""
-        found: list[Blocker] = []
-        request = ask.request
-        if request.budget_blocker is not None:
-            found.append(Blocker(codes.BUDGET, {"reason": request.budget_blocker}))
-        if not request.tiers:
-            found.append(Blocker(codes.TIER_UNKNOWN, {"tier_id": None}))
-        never = bool(request.tiers)
-        for tier_id in dict.fromkeys(request.tiers):
-            if tier_id not in self._fleet.tiers:
-                found.append(Blocker(codes.TIER_UNKNOWN, {"tier_id": tier_id}))
-                continue
-            hits = self._shares.hits(request.team_id, tier_id, ask.units, bound=ask.bound)
-            # A limit over all tiers is one cause, however many tiers the request names.
-            found += [blocker for blocker in quota_blockers(request, hits) if blocker not in found]
-            answer = self._diagnosis.tier_answer(tier_id, ask.shape, request.team_id)
-            found += answer.blockers
-            if not answer.blockers:
-                ways = self._timeline.in_the_way(tier_id, ask)
-                company = self._shares.company(request.team_id)
-                found += reservation_blocker(tier_id, company, ways, self._shares)
-            never = never and answer.never
-        return tuple(found), never
+        return explainer.verdicts(asks, Line(self.shares, self.standing))

@@ -198,6 +198,64 @@ def test_a_promise_to_the_head_of_the_line_never_slips(world: Snapshot) -> None:
         assert ahead or starts[first.workload_id] <= first.start_us
 
 
+@settings(deadline=None, max_examples=150)
+@given(snapshots(max_requests=10, busy=3))
+def test_starts_and_reservations_together_never_exceed_a_node_at_any_time(world: Snapshot) -> None:
+    # All ready: which of a node's GPUs are given back would not be known otherwise.
+    world = replace(world, gpus=tuple(replace(gpu, ready=True) for gpu in world.gpus))
+    decided = decide(world, Policy(training_run_s=None))
+    spans = [*spans_of_live(world), *spans_of_plan(world, decided)]
+    totals: Counter[tuple[str, str]] = Counter((gpu.node_id, gpu.tier_id) for gpu in world.gpus)
+    for node in world.nodes:
+        totals[node.id, "cpu"], totals[node.id, "memory"] = node.cpu_total_m, node.memory_total_mib
+    for moment in {NOW_US, *(held.start_us for held in decided.reservations)}:
+        taken: Counter[tuple[str, str]] = Counter()
+        for begin, end, amounts in spans:
+            taken.update(amounts if begin <= moment < end else {})
+        assert all(taken[key] <= totals[key] for key in taken)
+
+
+Span = tuple[int, int, dict[tuple[str, str], int]]
+NEVER_US = 1 << 62
+
+
+def spans_of_live(world: Snapshot) -> list[Span]:
+    """What is past its limit counts as gone at the next whole minute."""
+    return [
+        (
+            0,
+            NEVER_US if row.ends_us is None else max(row.ends_us, (NOW_US // 60_000_000 + 1) * 60_000_000),
+            amounts_of(row.node_id, row.tier_id, row.units // UNITS_PER_GPU, row.cpu_m, row.memory_mib),
+        )
+        for row in world.live
+    ]
+
+
+def amounts_of(node: str, tier: str, gpus: int, cpu_m: int, memory_mib: int) -> dict[tuple[str, str], int]:
+    return {(node, tier): gpus, (node, "cpu"): cpu_m, (node, "memory"): memory_mib}
+
+
+def spans_of_plan(world: Snapshot, decided: Plan) -> list[Span]:
+    asked = {request.workload_id: request for request in world.requests}
+    found = []
+    for start in decided.starts:
+        end = span_end(asked[start.workload_id], NOW_US)
+        for r in start.replicas:
+            amounts = amounts_of(r.node_id, r.tier_id, len(r.gpu_ids), r.cpu_m, r.memory_mib)
+            found.append((NOW_US, end, amounts))
+    for held in decided.reservations:
+        asks = asked[held.workload_id]
+        for node, count in held.nodes:
+            each = (asks.gpus_per_replica, asks.cpu_m, asks.memory_mib)
+            amounts = amounts_of(node, held.tier_id, *(count * amount for amount in each))
+            found.append((held.start_us, span_end(asks, held.start_us), amounts))
+    return found
+
+
+def span_end(request: Request, start_us: int) -> int:
+    return NEVER_US if request.time_limit_s is None else start_us + request.time_limit_s * 1_000_000
+
+
 @EXAMPLES
 @given(snapshots())
 def test_no_borrowed_start_takes_what_its_owners_keep_back(world: Snapshot) -> None:
