@@ -31,7 +31,7 @@ class Ending:
 
 def expected_end(live: Live, policy: Policy, now_us: int) -> Ending:
     """Its limit; else what is usual for its kind, doubled as often as it has outlived that already."""
-    step_us = policy.timeline_step_s * 1_000_000
+    step_us = max(1, policy.timeline_step_s) * 1_000_000
     soon_us = (now_us // step_us + 1) * step_us
     if live.ends_us is not None:
         return Ending(live, live.ends_us if live.ends_us > now_us else soon_us, is_estimate=False)

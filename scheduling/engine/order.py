@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from scheduling.engine.decisions import Policy
+from scheduling.engine.division import PPM
 from scheduling.engine.fairshare import QuotaTree
 from scheduling.engine.placement import Shape
 from scheduling.engine.snapshot import UNITS_PER_GPU, Request, Snapshot
-from scheduling.engine.standing import OWN_WORK, Standing
+from scheduling.engine.standing import NOTHING, OWN_WORK, Standing
 
 FOREVER_US = 1 << 60
 
@@ -28,6 +29,7 @@ class Ask:
     run_us: int  # how long it is expected to run
     hold_us: int  # how long it may hold what it gets, when judged against reservations
     bound: bool  # must stay inside the guarantee
+    band: int  # 0 once no grant has room for it
 
 
 class Asks:
@@ -76,6 +78,7 @@ class Asks:
             run_us,
             run_us if is_limited else FOREVER_US,
             not (request.preemptible or policy.non_preemptible_may_borrow),
+            request.band,
         )
 
 
@@ -215,44 +218,60 @@ class Line:
     def __init__(self, tree: QuotaTree, standing: Standing) -> None:
         self._tree, self._standing = tree, standing
 
-    def of(self, tier_id: str, asks: Sequence[Ask]) -> list[Ask]:
-        merged = self._merged(tier_id, asks)
+    def of(self, tier_id: str, asks: Iterable[Ask]) -> list[Ask]:
+        """Group after group; each counts what those before it would take."""
         ahead: dict[str, int] = {}
-        ranked = []
-        for place, ask in enumerate(merged):
-            team_id = ask.request.team_id
-            giver = self._tree.guarantor(team_id, tier_id)
-            taken = ahead.get(giver, 0) + ask.units
-            within = self._tree.within_guarantee(team_id, tier_id, taken)
-            if within:
-                ahead[giver] = taken
-            promised = ask.request.promised_us
-            first = FOREVER_US if promised is None else promised
-            ranked.append(((-ask.request.band, not within, first, place), ask))
-        return [ask for _, ask in sorted(ranked, key=lambda row: row[0])]
+        line: list[Ask] = []
+        for key, group in sorted(self._groups(tier_id, asks).items()):
+            is_promised = key[-1] == 0
+            found = sorted(group, key=_by_promise) if is_promised else self._merged(tier_id, group, ahead)
+            for ask in found:
+                team_id = ask.request.team_id
+                for member in (team_id + OWN_WORK, *self._tree.path(team_id)):
+                    ahead[member] = ahead.get(member, 0) + ask.units
+            line += found
+        return line
 
-    def _merged(self, tier_id: str, asks: Sequence[Ask]) -> list[Ask]:
+    def _groups(self, tier_id: str, asks: Iterable[Ask]) -> dict[tuple[int, bool, int], list[Ask]]:
+        """By band, whether borrowed, and whether promised. Who is first inside a guarantee goes by `order` alone."""
+        used: dict[str, int] = {}
+        groups: dict[tuple[int, bool, int], list[Ask]] = {}
+        for ask in sorted(asks, key=lambda ask: ask.order):
+            giver = self._tree.guarantor(ask.request.team_id, tier_id)
+            taken = used.get(giver, 0) + ask.units
+            is_within = self._tree.within_guarantee(ask.request.team_id, tier_id, taken)
+            if is_within:
+                used[giver] = taken
+            key = (-ask.band, not (is_within or ask.band), int(ask.request.promised_us is None))
+            groups.setdefault(key, []).append(ask)
+        return groups
+
+    def _merged(self, tier_id: str, asks: Sequence[Ask], ahead: dict[str, int]) -> list[Ask]:
         """Level by level from the leaves: each team's line is its members' lines, merged by ratio."""
         lines: dict[str, list[Ask]] = {}
-        for ask in sorted(asks, key=lambda ask: ask.order):
+        for ask in asks:  # in order
             lines.setdefault(ask.request.team_id, []).append(ask)
-        depth = max((len(self._tree.path(team_id)) for team_id in lines), default=0)
-        keyed = {
-            team_id: self._keyed(team_id + OWN_WORK, tier_id, line) for team_id, line in sorted(lines.items())
-        }
+        depth = max(len(self._tree.path(team_id)) for team_id in lines)
+        keyed = {team: self._keyed(team + OWN_WORK, tier_id, lines[team], ahead) for team in sorted(lines)}
         for level in range(depth, 0, -1):
             for team_id in [team for team in keyed if len(self._tree.path(team)) == level]:
                 line = [ask for _, ask in sorted(keyed.pop(team_id), key=lambda row: row[0])]
                 above = self._tree.parent(team_id) or ""
-                keyed.setdefault(above, []).extend(self._keyed(team_id, tier_id, line))
+                keyed.setdefault(above, []).extend(self._keyed(team_id, tier_id, line, ahead))
         return [ask for _, ask in sorted(keyed.get("", []), key=lambda row: row[0])]
 
-    def _keyed(self, member: str, tier_id: str, line: list[Ask]) -> list[tuple[_Key, Ask]]:
-        found, before = [], 0
-        use, allowed = self._standing.use(member, tier_id), self._standing.allowed(member, tier_id)
+    def _keyed(
+        self, member: str, tier_id: str, line: list[Ask], ahead: dict[str, int]
+    ) -> list[tuple[_Key, Ask]]:
+        found, before = [], self._standing.use(member, tier_id) + ahead.get(member, 0)
+        allowed = self._standing.allowed(member, tier_id)
         for ask in line:
-            held = use + before + ask.counted
-            ratio = held * 1_000_000 // allowed if allowed > 0 else FOREVER_US * 4 + held
-            found.append(((ratio, use + before, *ask.order), ask))
+            held = before + ask.counted
+            ratio = held * PPM // allowed if allowed > 0 else NOTHING + held
+            found.append(((ratio, before, *ask.order), ask))
             before += ask.units
         return found
+
+
+def _by_promise(ask: Ask) -> tuple[int, tuple[int, int, str]]:
+    return (ask.request.promised_us or 0, ask.order)

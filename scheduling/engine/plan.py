@@ -290,7 +290,8 @@ class _Pass:
 
     def mix(self, asks: list[Ask]) -> list[Ask]:
         """Gangs that accept it and that no single tier holds start over several tiers."""
-        return [ask for ask in asks if not (ask.request.mix_tiers and self._try_mixed(ask))]
+        in_order = sorted(asks, key=lambda ask: ask.order)
+        return [ask for ask in in_order if not (ask.request.mix_tiers and self._try_mixed(ask))]
 
     def _try_mixed(self, ask: Ask) -> bool:
         request, each = ask.request, ask.request.gpus_per_replica * UNITS_PER_GPU
@@ -366,7 +367,11 @@ class _Pass:
         """Judged by the state at the end of the pass."""
         live = [*self.snapshot.live, *(held for start in self.starts for held in start.live(self.now_us))]
         self.shares.forget_plans()
+        waiting = list(asks)
+        for ask in waiting:
+            if ask.band and not self._may_use_band(ask):
+                ask.band = 0
         explainer = Explainer(
             self.fleet, self.shares, self.timeline, self.snapshot.tiers, live, self.policy.eta_shapes
         )
-        return explainer.verdicts(asks, Line(self.shares, self.standing))
+        return explainer.verdicts(waiting, Line(self.shares, self.standing))

@@ -14,7 +14,7 @@ from scheduling.engine.fairshare import QuotaTree
 from scheduling.engine.snapshot import Usage
 
 OWN_WORK = "/"  # added to a team's id: its own work, beside its subteams
-_NOTHING = 1 << 62  # the ratio of whoever may have nothing: behind all others
+NOTHING = 1 << 62  # the ratio of whoever may have nothing: behind all others
 _LN2_PPM = 693_147
 
 
@@ -45,7 +45,7 @@ class Standing:
     def ratio(self, member: str, tier_id: str, units: int) -> int:
         """(use + units) ÷ allowed, in millionths: the smaller, the more deprived."""
         use, allowed = self.use(member, tier_id) + units, self.allowed(member, tier_id)
-        return use * PPM // allowed if allowed > 0 else _NOTHING + use
+        return use * PPM // allowed if allowed > 0 else NOTHING + use
 
     def use(self, member: str, tier_id: str) -> int:
         if member.endswith(OWN_WORK):
