@@ -338,12 +338,12 @@ class Timeline:
         return self.tier(tier_id).earliest(ask.shape, ask.hold_us, self.now_us)
 
     def reserve(self, tier_id: str, ask: Ask, start_us: int) -> Held:
-        """Keep the nodes that hold most of the gang, then those with least to spare, from then on."""
+        """Keep the nodes that hold most of the gang, then those busiest until then, then with least to spare."""
         timeline = self.tier(tier_id)
         fit = timeline.fit(ask.shape, start_us, ask.hold_us)
         spare = timeline.free_at(start_us)[_GPUS] - np.minimum(fit, ask.shape.replicas) * ask.shape.gpus
         rows, counts, wanted = [], [], ask.shape.replicas
-        for row in np.lexsort((spare, -np.minimum(fit, wanted))):
+        for row in np.lexsort((spare, timeline.tier.usable, -np.minimum(fit, wanted))):
             if not wanted:
                 break
             count = min(int(fit[row]), wanted)

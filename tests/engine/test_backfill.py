@@ -159,6 +159,33 @@ def test_a_request_that_starts_on_another_tier_gives_its_reservation_back() -> N
     assert decided.reservations == ()
 
 
+def test_of_two_gangs_of_most_of_the_cluster_one_starts_and_the_other_holds_nothing() -> None:
+    nodes = [a_node(f"n{i}") for i in range(5)]
+    gangs = [a_request(f"g{i}", replicas=3, gpus=8, time_limit_s=3600) for i in range(2)]
+    short, long = (a_request(name, gpus=8, time_limit_s=s) for name, s in (("short", 3600), ("long", 7200)))
+    gpus = [gpu for node in nodes for gpu in some_gpus(node.id)]
+    decided = decide(a_world(nodes, gpus, [*gangs, short, long]))
+    assert started(decided) == [
+        "g0",
+        "long",
+        "short",
+    ]  # five nodes: the two that the gang will not need as well
+    assert reserved(decided) == {"g1": 3600}
+
+
+def test_free_gpus_on_two_nodes_hold_no_quota_for_one_that_needs_a_whole_node() -> None:
+    gpus = [*some_gpus("n1", free=4), *some_gpus("n2", free=4)]
+    live = [
+        held("a", 4, team_id="speech", ends_us=NOW_US + HOUR_US),
+        held("b", 4, team_id="speech", node_id="n2"),
+    ]
+    whole = a_request("whole", gpus=8, priority=5)
+    small = [a_request(f"small{i}", gpus=4, time_limit_s=600) for i in range(2)]
+    decided = decide(a_world(TWO_NODES, gpus, [whole, *small], [quota("vision", limit=8)], live))
+    assert started(decided) == ["small0", "small1"]
+    assert reserved(decided) == {"whole": 3600}
+
+
 GANG = a_request("gang", replicas=4, gpus=8, time_limit_s=7200, cpu_m=0, memory_mib=0)
 OTHERS = Team("others", "lab", "others", ("lab", "others"))
 
