@@ -7,7 +7,7 @@ finance, auditors and platform admins; the whole fleet's cost is for platform ad
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -36,6 +36,7 @@ from tenants.models import Role
 from tenants.selectors import ADMIN, company_of, team_get, team_ids_with, teams_visible
 
 HOURS_PLACES = 4
+PENDING_PLACES = 6
 _US = timedelta(microseconds=1)
 _SEES_COST = (Role.MANAGER, Role.FINANCE, Role.AUDITOR, ADMIN)
 # unit-microseconds × rate outgrow the columns' own digits
@@ -70,6 +71,9 @@ class CostRow:
     price: Decimal
     cost: Decimal | None
     """None: not for this reader."""
+    has_price: bool = False
+    """Not zero before rounding."""
+    has_cost: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,6 +182,8 @@ def _rounded(groups: list[dict[str, Any]], with_cost: set[UUID]) -> Iterator[Cos
             currency=group["currency"],
             price=prices[index],
             cost=costs.get(index),
+            has_price=bool(group["price"]),
+            has_cost=bool(group["cost"]) and index in costs,
         )
 
 
@@ -256,6 +262,8 @@ class BucketCost:
     label: str
     gpu_hours: Decimal
     price: Decimal
+    has_price: bool = False
+    """Not zero before rounding."""
 
 
 @dataclass(frozen=True)
@@ -265,12 +273,16 @@ class WorkloadCost:
     currency: str
     price: Decimal
     pending: Decimal
+    pending_gpu_hours: Decimal
     gpu_hours: Decimal
     buckets: tuple[BucketCost, ...]
     cost: Decimal | None
     """What it cost the platform, as metered. None: not for this reader."""
     estimate: Estimate | None
     as_of: datetime
+    has_pending: bool
+    """Not zero before rounding; so is `has_cost`."""
+    has_cost: bool
 
 
 def workload_cost(actor: User, workload: Workload) -> WorkloadCost:
@@ -288,11 +300,13 @@ def workload_cost(actor: User, workload: Workload) -> WorkloadCost:
         )
         .order_by("bucket")
     )
-    pending_units, pending_price = _pending(workload, at)
+    pending_units, pending_price = _pending([workload], at).get(workload.pk, (0, Fraction(0)))
     *prices, pending = round_to_total([*(_money(row["price"]) for row in rows), pending_price])
     labels = dict(Bucket.choices)
     buckets = tuple(
-        BucketCost(row["bucket"], str(labels[row["bucket"]]), gpu_hours(int(row["units"])), price)
+        BucketCost(
+            row["bucket"], str(labels[row["bucket"]]), gpu_hours(int(row["units"])), price, bool(row["price"])
+        )
         for row, price in zip(rows, prices, strict=True)
     )
     (cost,) = round_to_total([sum((_money(row["cost"]) for row in rows), Fraction(0))])
@@ -300,38 +314,55 @@ def workload_cost(actor: User, workload: Workload) -> WorkloadCost:
         currency=company_of(workload.team).currency,
         price=sum(prices, pending),
         pending=pending,
+        pending_gpu_hours=gpu_hours(pending_units),
         gpu_hours=gpu_hours(sum(int(row["units"]) for row in rows) + pending_units),
         buckets=buckets,
         cost=cost if workload.team_id in team_ids_with(actor, *_SEES_COST) else None,
         estimate=_estimate_of(workload),
         as_of=at,
+        has_pending=bool(pending_price),
+        has_cost=any(row["cost"] for row in rows),
     )
 
 
 _PENDING = """
-SELECT a.tier_id, attempt.borrowed, sum(a.units * billing_us(
+SELECT a.workload_id, a.tier_id, attempt.borrowed, sum(a.units * billing_us(
     tstzmultirange(a.span * tstzrange(m.metered_until, %(now)s)) - a.uncharged))
 FROM scheduling_allocation a
 JOIN scheduling_attempt attempt ON attempt.id = a.attempt_id
 LEFT JOIN billing_metermark m ON m.gpu_id = a.gpu_id
-WHERE a.workload_id = %(workload)s AND a.state IN ('held', 'stopping', 'unconfirmed', 'ended')
+WHERE a.workload_id = ANY(%(workloads)s) AND a.state IN ('held', 'stopping', 'unconfirmed', 'ended')
   AND lower(a.span) < %(now)s AND (m.metered_until IS NULL OR m.metered_until < %(now)s)
-GROUP BY a.tier_id, attempt.borrowed
+GROUP BY a.workload_id, a.tier_id, attempt.borrowed
 """
 
 
-def _pending(workload: Workload, at: datetime) -> tuple[int, Fraction]:
-    """What it held that is not metered yet, at the prices of now."""
+def workloads_pending(workloads: Sequence[Workload]) -> dict[UUID, Decimal]:
+    """What each of these, which a selector gave to the reader, held that is not metered yet; in a few queries."""
+    found = _pending(workloads, now()) if workloads else {}
+    return {
+        key: round_to_total([price], places=PENDING_PLACES)[0]
+        for key, (_units, price) in found.items()
+        if price
+    }
+
+
+def _pending(workloads: Sequence[Workload], at: datetime) -> dict[UUID, tuple[int, Fraction]]:
+    """What each held that is not metered yet: unit-microseconds, and their price at the prices of now."""
+    by_id = {workload.pk: workload for workload in workloads}
     with connection.cursor() as cursor:
-        cursor.execute(_PENDING, {"workload": workload.pk, "now": at})
-        rows = [(tier, borrowed, int(unit_us)) for tier, borrowed, unit_us in cursor.fetchall()]
-    rates = rates_load({tier for tier, _borrowed, _unit_us in rows}, (at, at + _US))
-    price = Fraction(0)
-    for tier, borrowed, unit_us in rows:
+        cursor.execute(_PENDING, {"workloads": list(by_id), "now": at})
+        rows = [(key, tier, borrowed, int(unit_us)) for key, tier, borrowed, unit_us in cursor.fetchall()]
+    rates = rates_load({tier for _key, tier, _borrowed, _unit_us in rows}, (at, at + _US))
+    found: dict[UUID, tuple[int, Fraction]] = {}
+    for workload_id, tier, borrowed, unit_us in rows:
+        workload = by_id[workload_id]
         its_class = "borrowed" if borrowed else "guaranteed"
         key = PriceKey(tuple(workload.team.path), tier, workload.kind, its_class)
-        price += _money((rates.price(key, to_us(at)) or NOTHING) * unit_us)
-    return sum(unit_us for _tier, _borrowed, unit_us in rows), price
+        units, price = found.get(workload_id, (0, Fraction(0)))
+        added = _money((rates.price(key, to_us(at)) or NOTHING) * unit_us)
+        found[workload_id] = (units + unit_us, price + added)
+    return {key: held for key, held in found.items() if held[0]}
 
 
 def _estimate_of(workload: Workload) -> Estimate | None:
@@ -361,6 +392,8 @@ class FleetBucket:
     label: str
     gpu_hours: Decimal
     cost: Decimal
+    has_cost: bool = False
+    """Not zero before rounding."""
 
 
 @dataclass(frozen=True)
@@ -389,7 +422,7 @@ def fleet_cost(actor: User, *, since: date | None = None, until: date | None = N
     if since:
         lines = lines.filter(hour__gte=datetime.combine(since, time.min, UTC))
     if until:
-        lines = lines.filter(hour__lt=datetime.combine(until, time.min, UTC) + timedelta(days=1))
+        lines = lines.filter(hour__lte=datetime.combine(until, time.max, UTC))
     rows = list(
         lines.values("bucket")
         .annotate(
@@ -403,7 +436,9 @@ def fleet_cost(actor: User, *, since: date | None = None, until: date | None = N
     costs = round_to_total([_money(row["cost"]) for row in rows])
     (charged,) = round_to_total([sum((_money(row["price"]) for row in rows), Fraction(0))])
     buckets = tuple(
-        FleetBucket(row["bucket"], str(labels[row["bucket"]]), gpu_hours(int(row["units"])), cost)
+        FleetBucket(
+            row["bucket"], str(labels[row["bucket"]]), gpu_hours(int(row["units"])), cost, bool(row["cost"])
+        )
         for row, cost in zip(rows, costs, strict=True)
     )
     return FleetCost(

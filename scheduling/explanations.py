@@ -17,13 +17,22 @@ from django.utils.translation import gettext as _
 from gpuyard.core.models import User
 from gpuyard.fleet.models import Node, Tier
 from scheduling.engine import explain
-from scheduling.engine.decisions import BLOCKER_CODES, Blocker, ReplicaPlacement, Start
+from scheduling.engine.decisions import (
+    BLOCKER_CODES,
+    QUOTA_LIMIT,
+    QUOTA_LIMIT_TOTAL,
+    Blocker,
+    ReplicaPlacement,
+    Start,
+)
 from scheduling.models import Attempt, Verdict, Workload
 from tenants.models import Team
 from tenants.selectors import visible_q
 
 _NAMED = ("team_id", "workload_id", "name")
 CHANGED_MEANWHILE = "changed_meanwhile"
+_QUOTAS = frozenset({QUOTA_LIMIT, QUOTA_LIMIT_TOTAL})
+_WHOSE = frozenset({"team_id", "own"})
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ def verdicts_explain(actor: User, rows: Iterable[tuple[Workload, Verdict]]) -> d
 
 
 def _explanation(verdict: Verdict, names: _Names) -> Explanation:
-    reasons = tuple(_reason(blocker["code"], blocker["data"], names) for blocker in verdict.blockers)
+    reasons = tuple(_reason(code, data, names) for code, data in _together(verdict.blockers))
     more = len(reasons) - 1
     first = reasons[0].text if reasons else _("it is about to be looked at again")
     return Explanation(
@@ -79,6 +88,25 @@ def _explanation(verdict: Verdict, names: _Names) -> Explanation:
         position=verdict.position,
         pass_number=verdict.pass_number,
         as_of=verdict.decided_at,
+    )
+
+
+def _together(blockers: Iterable[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Limits of a team and of those above it that differ in nothing but the team are one reason."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    for blocker in blockers:
+        code, data = blocker["code"], dict(blocker["data"])
+        same = next((had for had in found if code in _QUOTAS and _is_same(had, code, data)), None)
+        if same is None:
+            found.append((code, data))
+        else:
+            same[1].setdefault("also_team_ids", []).append(data["team_id"])
+    return [*found]
+
+
+def _is_same(had: tuple[str, dict[str, Any]], code: str, data: Mapping[str, Any]) -> bool:
+    return had[0] == code and all(
+        had[1].get(key) == value for key, value in data.items() if key not in _WHOSE
     )
 
 

@@ -18,6 +18,7 @@ from gpuyard.audit.services import Actor
 from gpuyard.core import clock
 from gpuyard.core.errors import NotFound, StaleState
 from gpuyard.core.models import User
+from gpuyard.core.text import text_shortened
 from gpuyard.fleet.models import Node
 from scheduling.agents.protocol import ReplicaReport
 from scheduling.ledger import allocations_running, allocations_stopping
@@ -35,6 +36,7 @@ from scheduling.states import AttemptState, ReplicaState, WorkloadState
 from scheduling.transitions import By, attempt_move, replica_end, replica_move, workload_move
 from scheduling.wake import wake
 
+_LONGEST_TEXT = 400  # of `Replica.message` and `Workload.state_reason`
 _BEFORE_RUNNING = frozenset({ReplicaState.ASSIGNED, ReplicaState.STARTING, ReplicaState.LOST})
 _BEFORE_STARTING = frozenset({ReplicaState.ASSIGNED, ReplicaState.LOST})
 _STOPPABLE = frozenset({ReplicaState.ASSIGNED, ReplicaState.STARTING, ReplicaState.RUNNING})
@@ -101,8 +103,9 @@ def _facts(replica: Replica, report: ReplicaReport, window: Window) -> dict[str,
     changes: dict[str, Any] = {}
     if report.healthy is not None and report.healthy != replica.healthy:
         changes["healthy"] = report.healthy
-    if report.message and report.message[:400] != replica.message:
-        changes["message"] = report.message[:400]
+    message = text_shortened(report.message, _LONGEST_TEXT)
+    if message and message != replica.message:
+        changes["message"] = message
     if report.state == "exited" and not replica.exit_reason:
         changes["exit_reason"] = report.exit_reason or ExitReason.EXITED
         changes["exit_code"] = exit_code_of(report.exit_code, report.signal)
@@ -194,7 +197,7 @@ def _stop_begin(
         WorkloadState.STOPPING,
         actor=actor,
         told={"attempt": attempt.number, "why": reason.value},
-        state_reason=told[:400],
+        state_reason=text_shortened(told, _LONGEST_TEXT),
         **changes,
     )
 

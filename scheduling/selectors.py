@@ -22,7 +22,16 @@ from gpuyard.core.models import User
 from gpuyard.core.text import text_for_lookup
 from scheduling.checks import RequestCheck, request_check
 from scheduling.explanations import Explanation, Reason, attempt_reasons, verdict_explain, verdicts_explain
-from scheduling.models import Attempt, Kind, LogChunk, PassRecord, Replica, Verdict, Workload
+from scheduling.models import (
+    Attempt,
+    Kind,
+    LogChunk,
+    PassRecord,
+    Replica,
+    SchedulerState,
+    Verdict,
+    Workload,
+)
 from scheduling.states import AttemptState, WorkloadState
 from scheduling.supply import FleetView, TierSupply, fleet_list, tier_supply
 from scheduling.usage import quota_checks, quota_use
@@ -40,6 +49,7 @@ __all__ = [
     "attempt_list",
     "attempt_reasons",
     "fleet_list",
+    "last_pass_at",
     "live_attempt",
     "log_read",
     "pass_list",
@@ -118,7 +128,7 @@ def workload_public_ids(actor: User, keys: Iterable[UUID]) -> dict[UUID, str]:
 
 def _visible(actor: User) -> QuerySet[Workload]:
     workloads = Workload.objects.filter(_visible_q(actor))
-    return workloads.select_related("team", "company", "owner", "spec", "verdict")
+    return workloads.select_related("team", "company", "owner", "stop_requested_by", "spec", "verdict")
 
 
 def _visible_q(actor: User) -> Q:
@@ -189,6 +199,11 @@ def pass_list(actor: User) -> QuerySet[PassRecord]:
     if not actor.is_platform_admin:
         raise Forbidden("admin_needed", _("Only a platform admin sees the scheduler's passes."))
     return PassRecord.objects.defer("snapshot").order_by("-number")
+
+
+def last_pass_at() -> datetime | None:
+    """When the scheduler last finished a pass; everybody may know that it works."""
+    return SchedulerState.objects.values_list("passed_at", flat=True).get(pk=1)
 
 
 def eta(workload_id: UUID) -> Eta:

@@ -38,7 +38,7 @@ RENDEZVOUS = "rendezvous"  # the port by which the ranks of a gang find one anot
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _RESERVED_ENV = re.compile(
-    r"GPUYARD_.*|CUDA_VISIBLE_DEVICES|RANK|WORLD_SIZE|LOCAL_RANK|NODE_RANK|MASTER_(ADDR|PORT)"
+    r"GPUYARD_.*|(CUDA|NVIDIA|HIP|ROCR)_VISIBLE_DEVICES|RANK|WORLD_SIZE|LOCAL_RANK|NODE_RANK|MASTER_(ADDR|PORT)"
 )
 _PORT_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
@@ -169,7 +169,8 @@ class Spec(_Document):
 
     @model_validator(mode="after")
     def _ports_once(self) -> Self:
-        if len({port.name for port in self.ports}) < len(self.ports):
+        # a-b and a_b would be the same variable, GPUYARD_PORT_A_B
+        if len({port.name.replace("-", "_") for port in self.ports}) < len(self.ports):
             raise PydanticCustomError("ports_repeated", "Two ports have the same name.")
         return self
 
@@ -246,7 +247,7 @@ _BY_CODE: dict[str, tuple[str, str]] = {
     ),
     "ports_repeated": (
         gettext_noop("Two ports have the same name."),
-        gettext_noop("Give each port its own name."),
+        gettext_noop("Give each port its own name; - and _ count as the same."),
     ),
     "health_path": (
         gettext_noop("This is no path."),

@@ -15,7 +15,7 @@ from gpuyard.audit.api import EventOut
 from gpuyard.core.pagination import RankPages
 from gpuyard.core.rest import Input, Output, PagedView, Text, Whole, actor_of, body, query
 from tenants.directory import chains_audited, events_audited, teams_describe, teams_joined
-from tenants.models import Role
+from tenants.models import ApiToken, Role
 from tenants.selectors import member_list, team_get, teams_visible, token_list
 from tenants.services import TOKEN_SCOPES, token_create, token_revoke
 
@@ -147,7 +147,11 @@ class TokensView(PagedView):
         asked = body(request, self.In)
         lifetime = timedelta(days=asked["lifetime_days"])
         token, secret = token_create(
-            actor=actor_of(request), name=asked["name"], scopes=asked["scopes"], lifetime=lifetime
+            actor=actor_of(request),
+            name=asked["name"],
+            scopes=asked["scopes"],
+            lifetime=lifetime,
+            made_with=request.auth if isinstance(request.auth, ApiToken) else None,
         )
         token.refresh_from_db()
         return Response({**TokenOut(token).data, "secret": secret}, status=201)

@@ -285,9 +285,18 @@ def _guarantees_fit() -> Iterator[None]:
 
 @transaction.atomic
 def token_create(
-    *, actor: User, name: str, scopes: Collection[str], lifetime: timedelta
+    *,
+    actor: User,
+    name: str,
+    scopes: Collection[str],
+    lifetime: timedelta,
+    made_with: ApiToken | None = None,
 ) -> tuple[ApiToken, str]:
-    """A token for the actor's own use of the API, and its secret, which is shown this once and never stored."""
+    """A token for the actor's own use of the API, and its secret, which is shown this once and never stored.
+
+    One that is made with another token has none but its scopes and ends with it at the latest: a leaked token
+    must not make itself a stronger or longer one.
+    """
     wanted = sorted(set(scopes))
     if not wanted or not set(wanted) <= set(TOKEN_SCOPES):
         raise Invalid(
@@ -303,6 +312,10 @@ def token_create(
             field="lifetime",
             remedy=_("Choose from 1 to 366 days."),
         )
+    expires_at = clock.now() + lifetime
+    if made_with is not None:
+        _scopes_within(wanted, made_with)
+        expires_at = min(expires_at, made_with.expires_at)
     secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
     token = ApiToken.objects.create(
         user=actor,
@@ -310,10 +323,19 @@ def token_create(
         prefix=secret[:8],
         digest=hashlib.sha256(secret.encode()).hexdigest(),
         scopes=wanted,
-        expires_at=clock.now() + lifetime,
+        expires_at=expires_at,
     )
     _token_event(actor, token, "token.create")
     return token, secret
+
+
+def _scopes_within(wanted: list[str], made_with: ApiToken) -> None:
+    if beyond := sorted(set(wanted) - set(made_with.scopes)):
+        raise Forbidden(
+            "scope_beyond_own",
+            _("A token cannot give what it lacks: %(scopes)s.") % {"scopes": ", ".join(beyond)},
+            remedy=_("Ask for fewer scopes, or use a token that has them."),
+        )
 
 
 @transaction.atomic

@@ -12,7 +12,9 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 if TYPE_CHECKING:
     from gpuyard.local.services import LocalServices
@@ -52,6 +54,13 @@ def _stop(starter: int) -> None:
     _services = None
     if _state is not None:
         shutil.rmtree(_state, ignore_errors=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.browser.one_worker import OneWorker
+
+    return OneWorker(config, log) if config.getoption("dist") == "load" else None
 
 
 def pytest_unconfigure() -> None:

@@ -13,3 +13,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/v1/", include("gpuyard.api.urls")),
     path("", include("gpuyard.web.urls")),
 ]
+
+handler500 = "gpuyard.api.views.fault"

@@ -9,6 +9,9 @@ from uuid import UUID
 from scheduling.agents.protocol import LogChunk as SentChunk
 from scheduling.models import LogChunk, Replica
 
+# Of one stream of one replica: a program that talks for ever must not fill the database.
+MOST_BYTES = 256 * 1024 * 1024
+_CUT_NOTICE = "\n[GPU Yard keeps no more of this output]\n"
 _COUNTERS = {"stdout": "stdout_bytes", "stderr": "stderr_bytes"}
 
 
@@ -27,13 +30,15 @@ def logs_append(replicas: Mapping[UUID, Replica], chunks: Sequence[SentChunk]) -
         counter = _COUNTERS[chunk.stream]
         stored = getattr(replica, counter)
         if chunk.offset == stored and chunk.bytes > 0:
-            new.append(_row(replica, chunk))
-            stored += chunk.bytes
+            if stored < MOST_BYTES:
+                new.append(_row(replica, chunk, is_last=stored + chunk.bytes >= MOST_BYTES))
+            stored += chunk.bytes  # also of what is not kept, or its agent would send it again
             setattr(replica, counter, stored)
             grown[replica.pk] = replica
         acks[replica.pk, chunk.stream] = stored
     if new:
         LogChunk.objects.bulk_create(new)
+    if grown:
         Replica.objects.bulk_update(grown.values(), list(_COUNTERS.values()))
     return [
         {"replica_id": str(replica_id), "stream": stream, "offset": offset}
@@ -41,7 +46,6 @@ def logs_append(replicas: Mapping[UUID, Replica], chunks: Sequence[SentChunk]) -
     ]
 
 
-def _row(replica: Replica, chunk: SentChunk) -> LogChunk:
-    return LogChunk(
-        replica=replica, stream=chunk.stream, offset=chunk.offset, size=chunk.bytes, text=chunk.data
-    )
+def _row(replica: Replica, chunk: SentChunk, *, is_last: bool) -> LogChunk:
+    text = chunk.data + _CUT_NOTICE if is_last else chunk.data
+    return LogChunk(replica=replica, stream=chunk.stream, offset=chunk.offset, size=chunk.bytes, text=text)

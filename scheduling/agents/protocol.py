@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gpuyard.fleet.reports import AgentMessage, Inventory, Seconds, Storable, TelemetryBucket
 
@@ -47,6 +47,13 @@ class LogChunk(AgentMessage):
     offset: Counter
     data: Storable
     bytes: Annotated[int, Field(ge=0, le=2**31 - 1)]
+
+    @model_validator(mode="after")
+    def _no_more_than_said(self) -> LogChunk:
+        # No decoding makes more characters than there were bytes: the limit of a log counts bytes.
+        if len(self.data) > self.bytes:
+            raise ValueError("data must not have more characters than bytes")
+        return self
 
 
 class SyncRequest(AgentMessage):

@@ -16,7 +16,7 @@ from gpuyard.core.errors import NotFound
 from gpuyard.core.models import User
 from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.core.pagination import RankPages
-from gpuyard.core.rest import Output, PagedView, actor_of
+from gpuyard.core.rest import Anything, Output, PagedView, actor_of
 from gpuyard.fleet.api import NodeOut
 from gpuyard.fleet.models import Condition, Node
 from gpuyard.fleet.selectors import node_get, node_list, tier_list
@@ -218,7 +218,7 @@ class PassOut(Output):
     commit_ms = serializers.FloatField()
     waiting = serializers.IntegerField()
     started = serializers.IntegerField()
-    refused = serializers.JSONField()
+    refused = serializers.ListField(child=Anything())
 
 
 class PassesView(PagedView):

@@ -82,9 +82,13 @@ def _why_here(start: Start, names: Names) -> str:
 
 
 def _quota(data: _Data, names: Names) -> str:
-    team = names.get(data["team_id"], data["team_id"])
+    teams = [names.get(key, key) for key in (data["team_id"], *data.get("also_team_ids", ()))]
     what = _tier(data, names) if data["tier_id"] else "GPUs of all tiers"
     used, limit, asked = _gpus(data["used"]), _gpus(data["limit"]), _gpus(data["asked"])
+    if len(teams) > 1:
+        every = f"{', '.join(teams[:-1])} and {teams[-1]}"
+        return f"teams {every} each use {used} of their {limit} {what}; this asks for {asked} more"
+    (team,) = teams
     return f"team {team} uses {used} of its {limit} {what}; this asks for {asked} more"
 
 

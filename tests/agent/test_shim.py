@@ -102,6 +102,26 @@ def test_reports_the_exit_code(shim: ShimUnderTest) -> None:
     assert (shim.output("stdout"), shim.output("stderr")) == ("out\n", "err\n")
 
 
+def test_its_temporary_folder_goes_with_the_last_process(shim: ShimUnderTest, tmp_path: Path) -> None:
+    temporary = tmp_path / "gpuyard-temporary"
+    temporary.mkdir()
+    shim.start(
+        ["sh", "-c", f"mkdir {temporary}/deep; touch {temporary}/deep/file"], temporary_dir=str(temporary)
+    )
+    assert shim.ended()["exit_code"] == 0
+    assert not temporary.exists()
+
+
+def test_a_folder_of_another_name_is_never_taken_for_a_temporary_one(
+    shim: ShimUnderTest, tmp_path: Path
+) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    shim.start(["true"], temporary_dir=str(precious))
+    shim.ended()
+    assert precious.exists()
+
+
 def test_reports_the_signal(shim: ShimUnderTest) -> None:
     shim.start(["sh", "-c", "kill -SEGV $$"])
     ended = shim.ended()
@@ -115,6 +135,7 @@ def test_reports_the_signal(shim: ShimUnderTest) -> None:
         ({"argv": ["/etc/passwd"]}, "command /etc/passwd: Permission denied"),
         ({"argv": ["a\0b"]}, "command a\ufffdb: execve: embedded null character"),
         ({"working_dir": "/no/such/folder"}, "working_dir /no/such/folder: No such file or directory"),
+        ({"argv": ["x" * 70_000]}, "…" + "x" * 30 + ": File name too long"),
     ],
 )
 def test_says_why_it_did_not_start(shim: ShimUnderTest, changes: dict[str, Any], said: str) -> None:
@@ -122,6 +143,7 @@ def test_says_why_it_did_not_start(shim: ShimUnderTest, changes: dict[str, Any],
     ended = shim.ended()
     assert ended["reason"] == "start_failed"
     assert said in ended["message"]
+    assert len(ended["message"]) <= 400
     assert not shim.runs()
 
 

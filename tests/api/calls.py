@@ -15,7 +15,7 @@ from gpuyard.core.models import User
 from tenants.models import ApiToken
 
 
-def token_for(user: User, *, lifetime: timedelta = timedelta(hours=1), scopes: str = "read write") -> str:
+def token_for(user: User, *, lifetime: timedelta = timedelta(days=30), scopes: str = "read write") -> str:
     """The secret of a new token."""
     secret = f"gpy_{secrets.token_urlsafe(32)}"
     ApiToken.objects.create(

@@ -86,7 +86,7 @@ def test_the_root_lists_what_there_is(client: Client, schema: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("method", ["get", "post", "delete"])
-@pytest.mark.parametrize("path", ["nothing", "schema/", "a/b", "\0"])
+@pytest.mark.parametrize("path", ["nothing", "schema/", "a/b", "\0", "tokens/x%0Ay"])
 def test_an_unknown_path_is_a_problem_too(client: Client, method: str, path: str) -> None:
     response = getattr(client, method)(f"/api/v1/{path}")
     assert (response.status_code, response["Content-Type"]) == (404, "application/problem+json")

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.test import APIRequestFactory
+from rest_framework.test import APIClient, APIRequestFactory
 from rest_framework.views import APIView
 
 from gpuyard.api.authentication import token_digest
 from gpuyard.core import clock
 from tenants.models import ApiToken
 from tests import factories
+from tests.api.calls import token_for
 
 
 class WhoAmI(APIView):
@@ -105,6 +106,28 @@ def test_a_missing_scope_is_named() -> None:
     data = send("post").data
     assert data["code"] == "scope_missing"
     assert "write" in data["detail"]
+
+
+def made_by_a_token(scopes: str, asked: dict[str, Any]) -> Any:
+    client = APIClient()
+    secret = token_for(factories.user(), lifetime=timedelta(days=3), scopes=scopes)
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {secret}")
+    return client.post("/api/v1/tokens", {"name": "more", **asked}, format="json")
+
+
+@pytest.mark.django_db
+def test_a_token_makes_none_with_more_scopes() -> None:
+    answer = made_by_a_token("write", {"scopes": ["read", "write"]})
+    assert (answer.status_code, answer.json()["code"]) == (403, "scope_beyond_own")
+    assert ApiToken.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_a_token_makes_none_that_outlives_it() -> None:
+    answer = made_by_a_token("read write", {"scopes": ["read"], "lifetime_days": 366})
+    assert answer.status_code == 201
+    first, second = ApiToken.objects.order_by("created_at")
+    assert second.expires_at == first.expires_at
 
 
 @pytest.mark.django_db

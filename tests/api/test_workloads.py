@@ -258,8 +258,10 @@ def test_the_timeline_tells_the_newest_first(team: Team, member: User) -> None:
     caller = Caller(member)
     made = caller.post("workloads", asked(team), status=201)
     caller.post(f"workloads/{made['id']}/stop", {"reason": "a typo"})
-    actions = [event["action"] for event in caller.get(f"workloads/{made['id']}/events")["results"]]
-    assert (actions[0], actions[-1]) == ("workload.cancel", "workload.submit")
+    events = caller.get(f"workloads/{made['id']}/events")["results"]
+    assert (events[0]["action"], events[-1]["action"]) == ("workload.cancel", "workload.submit")
+    assert {event["source"] for event in events} == {"api"}
+    assert (events[0]["actor"], events[0]["reason"]) == (member.username, "a typo")
 
 
 # --- Queue and checks ----------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from datetime import timedelta
 from decimal import Decimal
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from billing.metering import meter
 from billing.selectors import (
@@ -15,6 +17,7 @@ from billing.selectors import (
     fleet_cost,
     price_rate_list,
     workload_cost,
+    workloads_pending,
 )
 from gpuyard.core import clock
 from gpuyard.core.errors import Forbidden, Invalid, NotFound
@@ -140,6 +143,30 @@ def test_a_running_workload_costs_also_what_is_not_metered_yet(company: Team) ->
     assert after.price >= before.price
     assert after.pending < Decimal("0.05")
     assert after.cost is None
+
+
+def test_a_list_says_what_is_not_metered_yet_in_one_go_for_all_rows(company: Team) -> None:
+    team, since = factories.team(company), clock.now() - HOUR
+    _node, gpus = fleet(3, since=since)
+    factories.price_rate(team, gpus[0].tier, "3.600000")
+    workloads = [held(gpu, since, team=team, price=None).workload for gpu in gpus]
+    with CaptureQueriesContext(connection) as queries:
+        pending = workloads_pending(workloads)
+    assert pending.keys() == {workload.pk for workload in workloads}
+    assert all(amount == pytest.approx(Decimal("3.60"), abs=Decimal("0.02")) for amount in pending.values())
+    with CaptureQueriesContext(connection) as fewer:
+        workloads_pending(workloads[:1])
+    assert len(queries) == len(fewer)
+    meter(everything=True)
+    assert sum(workloads_pending(workloads).values()) < Decimal("0.05")
+
+
+def test_less_than_a_cent_is_known_to_be_something(company: Team) -> None:
+    allocation = used(factories.team(company), minutes=1, price="0.060000", cost="0.000000")
+    (row,) = cost_by_team_day(factories.user("manager", company)).rows
+    assert (row.price, row.has_price, row.has_cost) == (Decimal("0.00"), True, False)
+    cost = workload_cost(factories.user("manager", company), allocation.workload)
+    assert [bucket.has_price for bucket in cost.buckets] == [True]
 
 
 def test_a_workloads_cost_stands_beside_its_estimate(company: Team) -> None:

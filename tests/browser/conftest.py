@@ -11,28 +11,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    StorageState,
+    expect,
+    sync_playwright,
+)
 
 from tests.browser.stack import Stack, started
 
-HERE = Path(__file__).parent
 TIMEOUT_MS = 30_000
-_ARGUMENTS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-).split()
+_ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 # The browser reports every refused form; those are answers that tests ask for.
 _REFUSED_FORM = re.compile(r"Failed to load resource: the server responded with a status of (404|422)")
 
 SignIn = Callable[..., Page]
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.browser)
-            item.add_marker(pytest.mark.xdist_group("browser"))  # one platform, with --dist loadgroup
 
 
 @pytest.fixture(scope="package")
@@ -89,20 +93,32 @@ def new_page(stack: Stack, browser: Browser, complaints: list[str]) -> Iterator[
         context.close()
 
 
+@pytest.fixture(scope="package")
+def sessions() -> dict[str, StorageState]:
+    """The cookies of who has signed in already."""
+    return {}
+
+
 @pytest.fixture
-def sign_in(stack: Stack, new_page: SignIn) -> SignIn:
+def sign_in(stack: Stack, new_page: SignIn, sessions: dict[str, StorageState]) -> SignIn:
     """`sign_in("vision-member", **options)`: a page of this person, signed in by the form."""
 
     def open_page(username: str, **options: Any) -> Page:
-        page = new_page(**options)
-        page.goto("/sign-in")
-        page.get_by_label("Username").fill(username)
-        page.get_by_label("Password").fill(stack.password)
-        page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("heading", name="Home")).to_be_visible()
+        page = new_page(storage_state=sessions.get(username), **options)
+        if username not in sessions:
+            _sign_in(page, username, stack.password)
+            sessions[username] = page.context.storage_state()
         return page
 
     return open_page
+
+
+def _sign_in(page: Page, username: str, password: str) -> None:
+    page.goto("/sign-in")
+    page.get_by_label("Username").fill(username)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Home")).to_be_visible()
 
 
 @pytest.fixture

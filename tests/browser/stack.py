@@ -15,6 +15,7 @@ from typing import Any
 
 from gpuyard.demo.client import Api
 from gpuyard.demo.scenario import HOUR_S, PROGRAMS, Asked
+from gpuyard.local.processes import die_with_parent
 from tests.local.running import clean_environment, eventually, processes_of
 
 _STOPS_WITHIN_S = 60
@@ -45,6 +46,14 @@ class Stack:
         try:
             found: dict[str, Any] = api.get(f"workloads/{workload_id}")
             return found
+        finally:
+            api.close()
+
+    def stop(self, username: str, workload_id: str) -> None:
+        """Stops it, as one who saw enough."""
+        api = self.api(username)
+        try:
+            api.post(f"workloads/{workload_id}/stop", {"reason": "seen"})
         finally:
             api.close()
 
@@ -133,6 +142,7 @@ def started() -> Iterator[Stack]:
         cwd="/",
         stdout=subprocess.PIPE,
         text=True,
+        preexec_fn=die_with_parent(signal.SIGTERM),
     )
     try:
         assert process.stdout is not None

@@ -13,6 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from gpuyard.fleet.models import GpuTelemetry, Node
+from scheduling.agents import logs
 from scheduling.models import Allocation, LogChunk, PortLease, Replica, Workload
 from tests import factories as make
 from tests.scheduling.speaking import Speaker, exited, report, rows_dump, speaker
@@ -246,6 +247,22 @@ def test_output_under_an_old_token_and_nul_characters() -> None:
 
 
 # --- Cost ------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_that_talks_for_ever_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MOST_BYTES", 6)
+    agent, replica = _placed(running=True)
+    for offset, text in ((0, "1234"), (4, "5678"), (8, "9abc")):
+        answer = agent.sync(logs=[_chunk(replica, offset, text)])
+        assert answer["log_acks"][0]["offset"] == offset + 4  # its agent goes on, and sends nothing again
+    assert _text() == "12345678\n[GPU Yard keeps no more of this output]\n"
+
+
+def test_output_that_is_longer_than_it_says_is_refused() -> None:
+    agent, replica = _placed(running=True)
+    response = agent.try_sync(logs=[_chunk(replica, 0, "x" * 5000, bytes=1)])
+    assert (response.status_code, response.json()["errors"][0]["field"]) == (400, "logs.0")
+    assert not LogChunk.objects.exists()
 
 
 def _count(act: Callable[[], object]) -> int:

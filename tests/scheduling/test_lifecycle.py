@@ -127,6 +127,16 @@ def test_a_program_that_cannot_start() -> None:
     assert workload.state_reason == "The program could not start: no such file: x"
 
 
+def test_a_long_message_keeps_its_end() -> None:
+    agent, replica, workload = _single()
+    message = f"command {'x' * 60_000}: not found"
+    agent.sync(exited(replica, None, exit_reason="start_failed", message=message))
+    assert _states(workload) == ("failed", "ended")
+    assert len(workload.state_reason) <= 400
+    assert workload.state_reason.startswith("The program could not start: command xxx")
+    assert workload.state_reason.endswith("xxx: not found")
+
+
 @pytest.mark.parametrize(
     ("reason", "state"),
     [

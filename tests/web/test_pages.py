@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import pytest
+from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 
@@ -12,8 +14,8 @@ from gpuyard.core.models import User
 from gpuyard.fleet.models import Tier
 from scheduling.models import Workload
 from scheduling.passes import pass_once
-from scheduling.services import workload_submit
-from tenants.models import Case, Team
+from scheduling.services import workload_stop, workload_submit
+from tenants.models import Case, Quota, Team
 from tests import factories as make
 
 pytestmark = pytest.mark.django_db
@@ -21,6 +23,7 @@ pytestmark = pytest.mark.django_db
 
 @dataclass
 class World:
+    company: Team
     vision: Team
     tier: Tier
     member: User
@@ -47,6 +50,7 @@ def world() -> World:
     make.quota(company, tier, guaranteed_gpus=8)
     make.quota(vision, tier, guaranteed_gpus=4, limit_gpus=8)
     return World(
+        company=company,
         vision=vision,
         tier=tier,
         member=make.user("member", vision, username="vision-member"),
@@ -186,3 +190,62 @@ def test_withdrawing_says_so_and_frees_the_place(world: World) -> None:
     assert "train is withdrawn." in page
     workload.refresh_from_db()
     assert workload.state == "cancelled"
+
+
+def test_it_says_who_stopped_it_and_keeps_the_reason_theirs(world: World) -> None:
+    workload = ask(world, gpus=8)
+    workload_stop(actor=world.manager, workload=workload, reason="Seen")
+    page = browse(world.member).get(reverse("web:workload", args=[workload.public_id])).text
+    assert "Cancelled: withdrawn by vision-manager before it started: Seen." in page
+
+
+def test_a_pending_request_names_who_may_decide(world: World) -> None:
+    workload = ask(world, gpus=8)
+    page = browse(world.member).get(reverse("web:workload", args=[workload.public_id])).text
+    assert "May decide</dt><dd>vision-manager</dd>" in page
+
+
+def test_what_never_starts_has_no_place_in_line(world: World) -> None:
+    workload = ask(world, gpus=16)
+    Workload.objects.filter(pk=workload.pk).update(state="waiting", queued_at=workload.created_at)
+    pass_once()
+    page = browse(world.member).get(reverse("web:workload", args=[workload.public_id])).text
+    assert "never, as asked" in page
+    assert "Place in line" not in page
+
+
+def test_equal_limits_of_a_team_and_its_company_are_one_reason(world: World) -> None:
+    Quota.objects.filter(team=world.company).update(limit=F("guaranteed"))
+    workload = ask(world, gpus=16)
+    Workload.objects.filter(pk=workload.pk).update(state="waiting", queued_at=workload.created_at)
+    pass_once()
+    page = browse(world.member).get(reverse("web:workload", args=[workload.public_id])).text
+    assert re.search("Teams (acme and vision|vision and acme) each use 0 of their 8 h100-80g", page)
+
+
+def test_nodes_stand_in_the_order_of_the_tiers_beside_them(world: World) -> None:
+    cheap = make.tier("a10-24g", cost_rank=1)
+    Tier.objects.filter(pk=world.tier.pk).update(cost_rank=9)
+    make.node(cheap, 1, name="a-node")
+    page = browse(world.member).get(reverse("web:fleet")).text
+    assert page.index('id="node-h100"') < page.index('id="a-node"')
+    assert page.index('id="free-h100-80g"') < page.index('id="free-a10-24g"')
+
+
+def test_finance_sees_what_teams_were_charged(world: World) -> None:
+    finance = make.user("finance", world.company, username="finance")
+    page = browse(finance).get(reverse("web:home")).text
+    assert "Nothing charged yet this month" in page
+    assert reverse("web:costs_csv") in page
+    assert "Nothing running, nothing waiting" not in page
+    assert "GPUs in use" not in page
+    assert "Charged in" not in browse(world.member).get(reverse("web:home")).text
+
+
+def test_passes_are_about_all_companies_and_shown_to_admins_only(world: World) -> None:
+    ask(world, gpus=16)
+    pass_once()
+    assert "Last passes" in browse(world.admin).get(reverse("web:queue")).text
+    text = browse(world.member).get(reverse("web:queue")).text
+    assert "Last passes" not in text
+    assert "last pass" in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -132,3 +134,20 @@ def test_a_spec_survives_the_way_through_the_form(client: Client, team: Team) ->
     assert form.is_valid(), form.errors
     assert form.spec is not None
     assert form.spec.as_json() == spec.document
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        *(("cpu", text) for text in ("1e999999999", "1e999990", "-1e5000", "NaN", "Infinity", "9" * 60_000)),
+        *(("time_limit", text) for text in ("9" * 60_000, "9" * 60_000 + " h", "1 h " * 15_000)),
+        *(("memory", text) for text in ("9" * 60_000, "1e999990")),
+        *((field, "9" * 60_000) for field in ("gpus_per_replica", "replicas")),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_number_without_end_is_refused_at_once(client: Client, team: Team, field: str, text: str) -> None:
+    began = time.perf_counter()
+    answer = client.post(reverse("web:request"), GOOD | {"team": team.public_id, field: text})
+    assert answer.status_code == 422
+    assert time.perf_counter() - began < 5

@@ -72,6 +72,12 @@ def test_money_always_carries_its_currency(amount: Decimal | None, currency: str
     assert plain(wording.money(amount, currency)) == shown
 
 
+def test_less_than_a_cent_is_never_shown_as_nothing() -> None:
+    assert plain(wording.money(Decimal("0.004"), "EUR")) == "< 0.01 €"
+    assert plain(wording.money(Decimal("0.00"), "EUR", True)) == "< 0.01 €"
+    assert plain(wording.money(Decimal("0.00"), "EUR")) == "0.00 €"
+
+
 @pytest.mark.parametrize(
     ("count", "tier", "shown"),
     [(4, "h100-80g", "4 × h100-80g"), (0.25, "l4-24g", "0.25 × l4-24g"), (1234, "", "1,234")],
@@ -97,6 +103,7 @@ def test_how_long_ago_is_counted_from_the_pages_clock(before: timedelta, shown: 
 def test_a_clock_names_the_day_only_where_it_is_another() -> None:
     assert wording.clock(NOW, NOW) == "10:42"
     assert wording.clock(NOW + timedelta(days=1), NOW) == "Fri 27 Nov 10:42"
+    assert wording.clock(NOW, NOW, seconds=True) == "10:42:07"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from gpuyard_agent.protocol import (
     TelemetryBucket,
 )
 from gpuyard_agent.reconcile import Known, reconcile
+from gpuyard_agent.records import shortened
 from gpuyard_agent.runner.base import Observation
 from gpuyard_agent.state import StateFolder
 from gpuyard_agent.waiter import Waiter
@@ -188,7 +189,7 @@ class Agent:
             "ended_ago_s": _ago(observation.ended_s, now_s),
             "clean": observation.clean,
             "healthy": self._health.healthy(replica_id),
-            "message": observation.message,
+            "message": shortened(observation.message),
         }
 
     def _check_health(self, seen: Mapping[str, Observation]) -> None:

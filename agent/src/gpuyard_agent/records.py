@@ -28,8 +28,10 @@ CONTROL_FILES: Final = (
     LOCK_FILE,
     TAIL_FILE,
 )
+MESSAGE_CHARS: Final = 400  # as many as the server keeps
 LOG_FOLDER: Final = "logs"
 WORK_FOLDER: Final = "work"
+TEMPORARY_PREFIX: Final = "gpuyard-"  # nothing that is called otherwise is ever removed as a temporary folder
 
 
 class Launch(TypedDict):
@@ -75,6 +77,14 @@ class Exit(TypedDict):
 class Lease(TypedDict):
     deadline_s: float
     boot_id: str
+
+
+def shortened(text: str, most: int = MESSAGE_CHARS) -> str:
+    """Cut out of the middle: what it is about stands first, why it went wrong last."""
+    if len(text) <= most:
+        return text
+    kept = most - 1
+    return f"{text[: kept // 2]}…{text[len(text) - (kept - kept // 2) :]}"
 
 
 def path_of(folder: str, name: str) -> str:

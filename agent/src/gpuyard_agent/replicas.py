@@ -79,7 +79,7 @@ class ReplicaStore:
 
     def make_temporary_dir(self) -> str:
         """Outside the state folder: sockets are made in it, and their path may have 107 bytes only."""
-        return tempfile.mkdtemp(prefix="gpuyard-")
+        return tempfile.mkdtemp(prefix=records.TEMPORARY_PREFIX)
 
     def commit(self, folder: ReplicaFolder) -> None:
         """From here on the replica is known, also after a power cut: it must not be started a second time."""
@@ -91,7 +91,9 @@ class ReplicaStore:
         for name in records.CONTROL_FILES:  # first the one that makes the folder count
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(folder.file(name))
-        if launch is not None:
+        if launch is not None and os.path.basename(launch["temporary_dir"]).startswith(
+            records.TEMPORARY_PREFIX
+        ):
             _remove_tree(launch["temporary_dir"])
         _remove_tree(folder.path)
 

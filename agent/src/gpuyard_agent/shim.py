@@ -26,6 +26,7 @@ TICK_S: Final = 1.0
 KILL_TICK_S: Final = 0.1
 LEASE_TICK_S: Final = 0.5
 READ_BYTES: Final = 64 * 1024
+NAME_CHARS: Final = 60  # of a command or folder in a message
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -69,6 +70,7 @@ class Shim:
 
     def run(self) -> None:
         if self._read_stop() is not None:
+            self._remove_temporary()
             self._write_exit(reason="stopped", message="stopped before it started", clean=True)
             return
         self._start_program()
@@ -85,9 +87,18 @@ class Shim:
             self._drain(descriptor)
         for spool in self._spools.values():
             spool.close()
+        self._remove_temporary()
         if self._exit is not None:
             self._exit["clean"] = True
             self._save_exit(self._exit)
+
+    def _remove_temporary(self) -> None:
+        """Here and not only by the agent, which may never come back. It is outside of the state folder."""
+        import shutil  # not above: the shim pays for it at every start
+
+        folder = self._launch["temporary_dir"]
+        if os.path.basename(folder).startswith(records.TEMPORARY_PREFIX):
+            shutil.rmtree(folder, ignore_errors=True)
 
     # -- start --
 
@@ -347,16 +358,17 @@ def _become_program(
         os.chdir(launch["working_dir"])
         os.execvpe(launch["argv"][0], launch["argv"], launch["env"])  # noqa: S606  # no shell is the point
     except (OSError, ValueError) as error:
-        os.write(exec_writer, _start_error(error, launch).encode(errors="replace")[:4000])
+        os.write(exec_writer, _start_error(error, launch).encode(errors="replace"))
     finally:
         os._exit(127)
 
 
 def _start_error(error: OSError | ValueError, launch: records.Launch) -> str:
     if isinstance(error, OSError) and error.filename == launch["working_dir"]:
-        return f"working_dir {launch['working_dir']}: {error.strerror}"
+        return f"working_dir {records.shortened(launch['working_dir'], NAME_CHARS)}: {error.strerror}"
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    return f"command {launch['argv'][0]}: {reason}".replace("\0", "\ufffd")
+    named = f"command {records.shortened(launch['argv'][0], NAME_CHARS)}: {reason}"
+    return records.shortened(named).replace("\0", "\ufffd")
 
 
 def supervisor_descriptor() -> int | None:

@@ -56,6 +56,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("costs.csv", CostsCsvView.as_view(), name="api-costs-csv"),
     path("events", EventsView.as_view(), name="api-events"),
     path("events/chain", EventsChainView.as_view(), name="api-events-chain"),
-    # the last one: everything that no route above takes
-    re_path(r"^.*$", NothingView.as_view(), name="api-nothing"),
+    # the last one: everything that no route above takes (`.` would leave out line breaks)
+    re_path(r"^", NothingView.as_view(), name="api-nothing"),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rest_framework import serializers
 
 from gpuyard.audit.models import Source
-from gpuyard.core.rest import Output
+from gpuyard.core.rest import Anything, Output
 
 
 class EventSubject(Output):
@@ -22,8 +22,8 @@ class EventOut(Output):
     on_behalf_of = serializers.CharField(source="on_behalf_of_label")
     action = serializers.CharField()
     subject = EventSubject(source="*")
-    old = serializers.JSONField(allow_null=True)
-    new = serializers.JSONField(allow_null=True)
+    old = Anything()
+    new = Anything()
     reason = serializers.CharField()
     source = serializers.ChoiceField(Source.choices)  # type: ignore[assignment] # a declared field: the class keeps its own
     sequence = serializers.IntegerField(allow_null=True)

@@ -81,6 +81,14 @@ class Document(serializers.Field[Mapping[str, Any], Any, Any, Any]):
         return value
 
 
+@extend_schema_field({})
+class Anything(serializers.Field[Any, Any, Any, Any]):
+    """Whatever JSON is stored, null included."""
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
 # --- Serialisers -------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -21,6 +22,13 @@ def text_check(value: Any, *, field: str, longest: int, is_optional: bool = Fals
             field=field,
             remedy=_("Remove the NUL characters, and send well-formed Unicode."),
         )
+    if not is_plain(stripped):
+        raise Invalid(
+            "control_characters_not_allowed",
+            _("The text contains control characters."),
+            field=field,
+            remedy=_("Remove the characters that nobody sees, such as escapes and changes of direction."),
+        )
     if not stripped and not is_optional:
         raise Invalid("blank", _("This is empty."), field=field, remedy=_("Give a value that is not empty."))
     if len(stripped) > longest:
@@ -36,6 +44,23 @@ def text_check(value: Any, *, field: str, longest: int, is_optional: bool = Fals
 def is_storable(text: str) -> bool:
     """PostgreSQL's text has neither NUL nor half surrogates."""
     return "\x00" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+# Line breaks and tabs are text; escapes would act on terminals, and a change of direction shows another name.
+_UNSEEN = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def is_plain(text: str) -> bool:
+    """What is read is what is stored."""
+    return _UNSEEN.search(text) is None
+
+
+def text_shortened(text: str, longest: int) -> str:
+    """Cut out of the middle: what it is about stands first, why it went wrong last."""
+    if len(text) <= longest:
+        return text
+    kept = longest - 1
+    return f"{text[: kept // 2]}…{text[len(text) - (kept - kept // 2) :]}"
 
 
 def text_for_lookup(value: Any) -> str:

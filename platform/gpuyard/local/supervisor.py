@@ -91,6 +91,9 @@ class Supervisor:
         self.environment = self.services.start(on_wait=lambda message: self.log("up", message)) | {
             "GPUYARD_COOKIE_SUFFIX": f"_{self.port}"
         }
+        if self.host not in {"127.0.0.1", "localhost", "::1"} and "GPUYARD_ALLOWED_HOSTS" not in os.environ:
+            # Asked to serve others: under which names they know this machine, we cannot tell.
+            self.environment["GPUYARD_ALLOWED_HOSTS"] = "*"
         self._pipe = os.pipe()
 
     def start(self) -> None:

@@ -22,7 +22,8 @@ def _setting(name: str, default: str) -> str:
 # --- What runs ---------------------------------------------------------------------------------------
 DEBUG = env.flag("GPUYARD_DEBUG", False)
 SECRET_KEY = secret_key()
-ALLOWED_HOSTS = env.words("GPUYARD_ALLOWED_HOSTS", "*")
+# Not "*": a web page elsewhere could let its own name point here and then speak as if it were ours.
+ALLOWED_HOSTS = env.words("GPUYARD_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]")
 CSRF_TRUSTED_ORIGINS = env.words("GPUYARD_TRUSTED_ORIGINS")
 ROOT_URLCONF = "gpuyard.urls"
 WSGI_APPLICATION = "gpuyard.wsgi.application"

@@ -9,12 +9,12 @@ from typing import Any, cast
 
 from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.utils import timezone
 
-from gpuyard.core.errors import Forbidden, NotFound
+from gpuyard.core.errors import Forbidden, Invalid, NotFound
 from gpuyard.core.models import User
 from tenants.selectors import companies_visible
 
@@ -26,7 +26,7 @@ def actor_of(request: HttpRequest) -> User:
 
 
 def page(view: View) -> View:
-    """For every page: a stranger's object is 404, a missing right 403, times are the reader's."""
+    """For every page: a stranger's object is 404, a missing right 403, nonsense 400, times are the reader's."""
 
     @wraps(view)
     def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -39,6 +39,8 @@ def page(view: View) -> View:
             raise Http404(str(exc)) from exc
         except Forbidden as exc:
             raise PermissionDenied(str(exc)) from exc
+        except Invalid as exc:  # what a form sends is told beside its fields; this came in an address
+            raise BadRequest(str(exc)) from exc
 
     return wrapper
 

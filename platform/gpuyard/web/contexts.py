@@ -4,6 +4,8 @@ Amounts are `Money`, moments are aware datetimes, durations are seconds. `as_of`
 the facts were read; every relative time on the page is counted from it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -19,6 +21,7 @@ Phase = Literal["done", "now", "todo", "fault"]
 class Money(NamedTuple):
     amount: Decimal
     currency: str
+    is_some: bool = False  # rounded to cents, and not zero before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,39 +32,6 @@ class Choice:
     label: str
     count: int | None = None
     selected: bool = False
-
-
-# ───────── shell ─────────
-
-
-@dataclass(frozen=True, kw_only=True)
-class NavItem:
-    key: str
-    label: str
-    url: str
-    shortcut: str  # pressed after `g`
-
-
-@dataclass(frozen=True, kw_only=True)
-class TeamChoice:
-    id: str
-    path: str  # "vision / nlp"
-    depth: int = 0
-    selected: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shell:
-    user_name: str
-    teams: Sequence[TeamChoice]
-    nav: Sequence[NavItem]
-    approvals_waiting: int
-    may_request: bool
-    may_approve: bool
-
-    @property
-    def team(self) -> TeamChoice | None:
-        return next((team for team in self.teams if team.selected), None)
 
 
 # ───────── parts used on several pages ─────────
@@ -99,9 +69,15 @@ class WorkloadRow:
     note: str  # one sentence: why it waits, how far it is, how it ended
     requested_at: datetime
     price: Money | None  # charged so far
+    pending: Money | None = None  # held, not metered yet
     run_s: float | None = None
     time_limit_s: float | None = None
-    preemptible: bool = False
+
+    @property
+    def so_far(self) -> Money | None:
+        if self.price is None or self.pending is None:
+            return self.price or self.pending
+        return Money(self.price.amount + self.pending.amount, self.price.currency)
 
     @property
     def progress(self) -> Sequence[Part]:
@@ -163,15 +139,37 @@ class Need:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TeamSpend:
+    team: str
+    team_id: str
+    gpu_hours: Decimal
+    price: Money
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpendCard:
+    """What teams were charged since the first of the month, the most first."""
+
+    since: date
+    until: date
+    rows: Sequence[TeamSpend]
+    totals: Sequence[Money]  # one for each currency
+    metered_until: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class HomePage:
     as_of: datetime
     summary: str
     needs: Sequence[Need]
     mine: Sequence[WorkloadRow]
+    mine_title: str
     ended_today: int
     quotas: Sequence[QuotaLine]
     free: Sequence[FreeTier]
     team: str
+    shows_work: bool = True
+    spend: SpendCard | None = None  # for those who answer for the money
 
 
 # ───────── workloads ─────────
@@ -275,7 +273,7 @@ class CostPart:
     fill: str
     label: str
     price: Money
-    hours: str
+    hours: Decimal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,6 +369,9 @@ class WorkloadPage:
     events: Sequence[EventRow] = ()
     stop: StopQuestion | None = None
     case_url: str = ""  # the approval that holds it, if the reader may see it
+    approval: str = ""  # whom it waits for, while it needs approval
+    approvers: str = ""  # who may decide, by name
+    approval_since: datetime | None = None
     idempotency_key: str = ""
 
 
@@ -404,7 +405,6 @@ class AnswerPanel:
     cost: Money | None
     formula: str  # "8 × 12 h × 4.60 €"
     submit: str  # "Request 8 × h100-80g"
-    problems: int = 0  # fields that cannot be read yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -568,7 +568,8 @@ class QueuePage:
     summary: str
     rows: Sequence[QueueRow]
     lanes: Sequence[QuotaLine]
-    passes: Sequence[PassRow]
+    last_pass_at: datetime | None
+    passes: Sequence[PassRow] | None  # about all companies at once: for platform admins, None for others
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from django import forms
@@ -19,6 +19,8 @@ from scheduling.models import Kind
 from scheduling.specs import Spec, spec_parse
 
 LONGEST = 64 * 1024
+# Not whatever Decimal takes: 1e999990 is a number whose digits take a server's thread for minutes.
+CORES = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}")
 MEMORY = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(mib|mb|m|gib|gb|g|tib|tb|t)?", re.IGNORECASE)
 MIB = {"m": 1, "g": 1024, "t": 1024 * 1024}
 
@@ -175,12 +177,12 @@ class RequestForm(forms.Form):
         return seconds
 
     def _cpu(self, text: str) -> int:
-        try:
-            return int(Decimal(text) * 1000)
-        except (InvalidOperation, ValueError, OverflowError):
+        found = CORES.fullmatch(text.strip())
+        if not found:
             if "cpu" not in self.errors:
                 self.add_error("cpu", _("This is no number. Write cores such as 4 or 0.5."))
             return 1
+        return int(Decimal(found[0]) * 1000)
 
     def _memory(self, text: str) -> int:
         found = MEMORY.fullmatch(text.strip())

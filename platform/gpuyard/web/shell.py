@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,6 @@ from django.utils.translation import gettext as _
 
 from gpuyard.core.models import User
 from gpuyard.web.actor import actor_of
-from gpuyard.web.contexts import NavItem, Shell, TeamChoice
 from tenants.models import Role, Team
 from tenants.selectors import ADMIN, cases_to_decide, team_get, teams_visible
 
@@ -21,6 +21,36 @@ MOST_TEAMS = 100  # in the picker; more are found by search
 SEES_COSTS = frozenset({Role.MANAGER, Role.FINANCE, Role.AUDITOR, ADMIN})
 DECIDES = frozenset({Role.MANAGER, Role.FINANCE, ADMIN})
 REQUESTS = frozenset({Role.MEMBER, Role.MANAGER})
+
+
+@dataclass(frozen=True, kw_only=True)
+class NavItem:
+    key: str
+    label: str
+    url: str
+    shortcut: str  # pressed after `g`
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamChoice:
+    id: str
+    path: str  # "vision / nlp"
+    depth: int = 0
+    selected: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shell:
+    user_name: str
+    teams: Sequence[TeamChoice]
+    nav: Sequence[NavItem]
+    approvals_waiting: int
+    may_request: bool
+    may_approve: bool
+
+    @property
+    def team(self) -> TeamChoice | None:
+        return next((team for team in self.teams if team.selected), None)
 
 
 def shell(request: HttpRequest) -> dict[str, Any]:
@@ -97,8 +127,6 @@ def _nav(roles: Collection[str]) -> tuple[NavItem, ...]:
     ]
     if not SEES_COSTS.isdisjoint(roles):
         items.append(("costs", _("Costs"), "o"))
-    if not DECIDES.isdisjoint(roles):
-        items.append(("approvals", _("Approvals"), "a"))
     return tuple(
         NavItem(key=key, label=label, url=reverse(f"web:{key}"), shortcut=shortcut)
         for key, label, shortcut in items

@@ -17,6 +17,7 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 SYMBOLS = {"EUR": "€", "USD": "$", "GBP": "£", "CHF": "CHF", "JPY": "¥"}
 MINUTE, HOUR, DAY = 60, 3600, 86400
 UNIT_SECONDS = {"s": 1, "m": MINUTE, "min": MINUTE, "h": HOUR, "d": DAY}
+LONGEST_DURATION = 60
 DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(min|s|m|h|d)")
 
 
@@ -78,6 +79,8 @@ def duration(seconds: float | Decimal | None) -> str:
     """2 h 14 m. Seconds are shown below ten minutes only, where somebody is watching the clock."""
     if seconds is None:
         return NOTHING
+    if 0 < seconds < 1:
+        return str(_("under 1 s"))
     whole = max(0, int(seconds))
     days, rest = divmod(whole, DAY)
     hours, rest = divmod(rest, HOUR)
@@ -97,6 +100,8 @@ def duration(seconds: float | Decimal | None) -> str:
 def parse_duration(text: str) -> int | None:
     """Seconds of '12 h', '1h 30m', '90 min', '2d'; a bare number is hours. None if it cannot be read."""
     cleaned = text.strip().lower().replace(NARROW, " ")
+    if len(cleaned) > LONGEST_DURATION:  # looking for a unit behind every digit takes minutes
+        return None
     if re.fullmatch(r"\d{1,9}(\.\d{1,3})?", cleaned):
         return int(Decimal(cleaned) * HOUR)
     found = DURATION_PART.findall(cleaned)
@@ -116,12 +121,16 @@ def gpus(count: int | float | Decimal, tier: str = "") -> str:
     return f"{shown}{NARROW}{TIMES}{NARROW}{tier}" if tier else shown
 
 
-def money(amount: Decimal | int | str | None, currency: str) -> str:
+def money(amount: Decimal | int | str | None, currency: str, is_some: bool = False) -> str:
+    """`is_some`: the amount was rounded to cents before, and was not zero. Less than a cent is never "0.00"."""
     if amount is None:
         return NOTHING
-    value = Decimal(str(amount)).quantize(Decimal("0.01"))
+    exact = Decimal(str(amount))
+    value, symbol = exact.quantize(Decimal("0.01")), SYMBOLS.get(currency, currency)
+    if (exact or is_some) and not value:
+        return f"<{NARROW}0.01{NARROW}{symbol}"
     sign = "-" if value < 0 else ""
-    return f"{sign}{abs(value):,.2f}{NARROW}{SYMBOLS.get(currency, currency)}"
+    return f"{sign}{abs(value):,.2f}{NARROW}{symbol}"
 
 
 def exact(moment: datetime) -> str:
@@ -129,12 +138,11 @@ def exact(moment: datetime) -> str:
     return timezone.localtime(moment).strftime("%a %d %b %Y, %H:%M:%S %Z")
 
 
-def clock(moment: datetime, now: datetime) -> str:
-    """14:20 on the same day, else Thu 26 Nov 14:20."""
+def clock(moment: datetime, now: datetime, *, seconds: bool = False) -> str:
+    """14:20 on the same day, else Thu 26 Nov 14:20. With seconds where the order within a minute matters."""
     local, today = timezone.localtime(moment), timezone.localtime(now)
-    if local.date() == today.date():
-        return local.strftime("%H:%M")
-    return local.strftime("%a %d %b %H:%M")
+    shown = "%H:%M:%S" if seconds else "%H:%M"
+    return local.strftime(shown if local.date() == today.date() else f"%a %d %b {shown}")
 
 
 def ago(moment: datetime, now: datetime) -> str:

@@ -56,7 +56,6 @@ def _unfinished(form: RequestForm) -> AnswerPanel:
         cost=None,
         formula="",
         submit=_("Request"),
-        problems=wrong,
     )
 
 

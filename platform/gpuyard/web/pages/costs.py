@@ -48,8 +48,9 @@ def asked_of(query: Mapping[str, str], team: Team | None) -> Asked:
         error = _("The first day is after the last. Exchange them.")
     if error:
         since = until = None
-    until = until or today
-    since = since or until - timedelta(days=DAYS - 1)
+    until = until or max(today, since or today)
+    since = since or max(until, date.min + timedelta(days=DAYS)) - timedelta(days=DAYS - 1)
+    since = min(since, until)
     return Asked(
         filters=CostFilters(team=team.public_id if team else "", since=since, until=until),
         first_day=first or since.isoformat(),
@@ -90,7 +91,7 @@ def build(actor: User, asked: Asked) -> CostsPage:
                 fill=FILLS.get(one.bucket, "ink"),
                 label=one.label,
                 hours=one.gpu_hours,
-                cost=Money(one.cost, fleet.currency),
+                cost=Money(one.cost, fleet.currency, one.has_cost),
             )
             for one in fleet.buckets
         ]
@@ -110,6 +111,6 @@ def _line(table: CostTable, index: int) -> CostLine:
         tier=row.tier,
         kind=row.kind,
         gpu_hours=row.gpu_hours,
-        price=Money(row.price, row.currency),
-        cost=Money(row.cost, table.cost_currency) if row.cost is not None else None,
+        price=Money(row.price, row.currency, row.has_price),
+        cost=Money(row.cost, table.cost_currency, row.has_cost) if row.cost is not None else None,
     )

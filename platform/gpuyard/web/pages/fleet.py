@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 from django.urls import reverse
@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from gpuyard.core.models import User
-from gpuyard.fleet.models import Node, NodeState
+from gpuyard.fleet.models import Node, NodeState, Tier
 from gpuyard.web import wording
 from gpuyard.web.contexts import Cell, Choice, FleetPage, NodeRow, PoolRows, StateCount
 from gpuyard.web.pages.supply import free_tiers
@@ -39,9 +39,9 @@ CSV_HEADER = (
 def build(actor: User, team: Team | None, tier: str) -> FleetPage:
     view = fleet_list(actor)
     every = [cell for node in view.nodes for cell in node.cells]
-    tiers = sorted({cell.gpu.tier.name for cell in every})
+    tiers = [tier.name for tier in sorted({cell.gpu.tier for cell in every}, key=_dearest_first)]
     picked = tier if tier in tiers else ""
-    rows = [row for node in view.nodes if (row := _node_row(node, picked, view.as_of))]
+    rows = [row for node in _sorted(view.nodes) if (row := _node_row(node, picked, view.as_of))]
     counts = Counter(cell.state for _pool, row in rows for cell in row.cells)
     return FleetPage(
         as_of=view.as_of,
@@ -53,6 +53,23 @@ def build(actor: User, team: Team | None, tier: str) -> FleetPage:
             Choice(value="", label=_("All tiers"), selected=not picked),
             *(Choice(value=name, label=name, selected=name == picked) for name in tiers),
         ],
+    )
+
+
+def _dearest_first(tier: Tier) -> tuple[int, int, str]:
+    """As the card of free blocks has them."""
+    return -tier.cost_rank, -tier.memory_mib, tier.name
+
+
+def _sorted(nodes: Iterable[FleetNode]) -> list[FleetNode]:
+    """By tier, then name; nodes without a GPU last."""
+    return sorted(
+        nodes,
+        key=lambda node: (
+            not node.cells,
+            min((_dearest_first(cell.gpu.tier) for cell in node.cells), default=(0, 0, "")),
+            node.node.name,
+        ),
     )
 
 

@@ -14,10 +14,10 @@ from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.web import wording
 from gpuyard.web.contexts import PassRow, QueuePage, QueueRow, QuotaLine
 from gpuyard.web.pages import rows
-from gpuyard.web.pages.why import is_never
+from gpuyard.web.pages.why import hopeless_first, is_never
 from scheduling.explanations import Explanation, verdicts_explain
-from scheduling.models import PassRecord, Workload
-from scheduling.selectors import queue_list, quota_use
+from scheduling.models import Workload
+from scheduling.selectors import last_pass_at, pass_list, queue_list, quota_use
 from scheduling.usage import Use
 from tenants.models import Quota, Team
 from tenants.selectors import teams_visible
@@ -32,23 +32,27 @@ def build(actor: User, team: Team | None) -> QueuePage:
     verdicts = _verdicts(actor, waiting)
     shown = [_row(one, verdicts.get(one.pk), as_of.timestamp()) for one in waiting]
     never = sum(is_never(known) for known in verdicts.values())
-    passes = PassRecord.objects.defer("snapshot").order_by("-number")[:PASS_ROWS]
     return QueuePage(
         as_of=as_of,
         summary=_summary(len(shown), never),
         rows=shown,
         lanes=quota_lines(actor, team),
-        passes=[
-            PassRow(
-                number=one.number,
-                at=one.started_at,
-                duration_ms=round(one.load_ms + one.plan_ms + one.commit_ms),
-                starts=one.started,
-                waiting=one.waiting,
-            )
-            for one in passes
-        ],
+        last_pass_at=last_pass_at(),
+        passes=_passes(actor) if actor.is_platform_admin else None,
     )
+
+
+def _passes(actor: User) -> list[PassRow]:
+    return [
+        PassRow(
+            number=one.number,
+            at=one.started_at,
+            duration_ms=round(one.load_ms + one.plan_ms + one.commit_ms),
+            starts=one.started,
+            waiting=one.waiting,
+        )
+        for one in pass_list(actor)[:PASS_ROWS]
+    ]
 
 
 def csv_rows(actor: User, team: Team | None) -> Iterator[tuple[object, ...]]:
@@ -83,7 +87,7 @@ def _verdicts(actor: User, waiting: list[Workload]) -> dict[UUID, Explanation]:
 
 
 def _row(workload: Workload, known: Explanation | None, now_s: float) -> QueueRow:
-    reasons = known.reasons if known else ()
+    reasons = hopeless_first(known) if known else []
     first = reasons[0].text if reasons else _("the next pass looks at it within seconds")
     return QueueRow(
         position=known.position if known else 0,

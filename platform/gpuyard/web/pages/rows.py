@@ -13,7 +13,8 @@ from django.utils.translation import ngettext
 from gpuyard.core.models import User
 from gpuyard.web import wording
 from gpuyard.web.contexts import Money, WorkloadRow
-from gpuyard.web.pages.money import charged
+from gpuyard.web.pages.money import charged, pending
+from gpuyard.web.pages.why import hopeless_first
 from scheduling.explanations import Explanation, verdicts_explain
 from scheduling.models import Attempt, Workload
 from scheduling.states import WORKLOAD_ENDED, WorkloadState
@@ -21,12 +22,14 @@ from tenants.models import Case
 from tenants.selectors import case_list
 
 S = WorkloadState
+NEVER_HELD = frozenset({S.PENDING_APPROVAL, S.REJECTED, S.EXPIRED})
 
 
 @dataclass(frozen=True)
 class _Facts:
     as_of: datetime
     charged: Mapping[UUID, Money]
+    pending: Mapping[UUID, Money]
     verdicts: Mapping[UUID, Explanation]
     cases: Mapping[UUID, Case]
 
@@ -34,13 +37,14 @@ class _Facts:
 def workload_rows(actor: User, workloads: Sequence[Workload], as_of: datetime) -> tuple[WorkloadRow, ...]:
     """The rows in the given order, in a fixed number of queries."""
     waiting = [(one, one.verdict) for one in workloads if one.state == S.WAITING and hasattr(one, "verdict")]
-    pending = [one.pk for one in workloads if one.state == S.PENDING_APPROVAL]
-    cases = case_list(actor, state="open").filter(subject_type="workload", subject_id__in=pending)
+    undecided = [one.pk for one in workloads if one.state == S.PENDING_APPROVAL]
+    cases = case_list(actor, state="open").filter(subject_type="workload", subject_id__in=undecided)
     facts = _Facts(
         as_of=as_of,
         charged=charged(workloads),
+        pending=pending([one for one in workloads if one.state not in NEVER_HELD]),
         verdicts=verdicts_explain(actor, waiting) if waiting else {},
-        cases={case.subject_id: case for case in cases} if pending else {},
+        cases={case.subject_id: case for case in cases} if undecided else {},
     )
     return tuple(_row(one, facts) for one in workloads)
 
@@ -65,9 +69,9 @@ def _row(workload: Workload, facts: _Facts) -> WorkloadRow:
         note=wording.sentence(_note(workload, facts, run_s, limit_s)),
         requested_at=workload.created_at,
         price=facts.charged.get(workload.pk),
+        pending=facts.pending.get(workload.pk),
         run_s=run_s,
         time_limit_s=limit_s if run_s is not None else None,
-        preemptible=workload.preemptible,
     )
 
 
@@ -83,6 +87,8 @@ def _note(workload: Workload, facts: _Facts, run_s: float | None, limit_s: int |
     if workload.state == S.RUNNING:
         return run_note(run_s, limit_s)
     if workload.state == S.STOPPING:
+        if workload.stop_requested_by:
+            return stopped_note(workload)
         return workload.state_reason or _("finishing, then its GPUs are free")
     return end_note(workload)
 
@@ -92,7 +98,7 @@ def waiting_note(known: Explanation) -> str:
     if not known.reasons:
         return _("it is its turn next")
     more = len(known.reasons) - 1
-    first = known.reasons[0].text
+    first = hopeless_first(known)[0].text
     if not more:
         return first
     rest = ngettext("%(n)s more reason", "%(n)s more reasons", more) % {"n": more}
@@ -110,12 +116,27 @@ def run_note(run_s: float | None, limit_s: int | None) -> str:
 def end_note(workload: Workload) -> str:
     """How it ended, and how long it had run."""
     told = workload.state_reason
+    if workload.stop_requested_by and workload.state in (S.CANCELLED, S.SUCCEEDED):
+        return stopped_note(workload)
     if not told and workload.exit_code is not None:
         told = _("exit code %(code)s") % {"code": workload.exit_code}
     if workload.started_at and workload.ended_at:
         ran = wording.duration((workload.ended_at - workload.started_at).total_seconds())
         return _("%(told)s, ran %(ran)s") % {"told": told, "ran": ran} if told else _("ran %s") % ran
     return told
+
+
+def stopped_note(workload: Workload) -> str:
+    """Who stopped it, after how long, and why: the reason given is theirs, not the program's."""
+    who = workload.stop_requested_by.username if workload.stop_requested_by else ""
+    if workload.started_at and workload.ended_at:
+        ran = wording.duration((workload.ended_at - workload.started_at).total_seconds())
+        text = _("stopped by %(who)s after %(ran)s") % {"who": who, "ran": ran}
+    elif workload.ended_at:
+        text = _("withdrawn by %s before it started") % who
+    else:
+        text = _("being stopped by %s") % who
+    return f"{text}: {workload.state_reason}" if workload.state_reason else text
 
 
 def waits_for(case: Case) -> str:

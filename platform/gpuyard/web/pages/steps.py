@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 
 from gpuyard.web import wording
 from gpuyard.web.contexts import Step
-from gpuyard.web.pages.rows import nodes_of
+from gpuyard.web.pages.rows import nodes_of, stopped_note
 from scheduling.models import Attempt, Workload
 from scheduling.states import WORKLOAD_ENDED, WorkloadState
 from tenants.models import Case
@@ -88,7 +88,7 @@ def _placed(workload: Workload, attempt: Attempt, limit_s: int | None, as_of: da
         ran = wording.duration((until - began).total_seconds())
         steps.append(Step(label=_("Ran"), detail=ran, phase="done"))
         if workload.state == S.STOPPING:
-            steps.append(Step(label=_("Stopping"), detail=workload.state_reason, phase="now"))
+            steps.append(Step(label=_("Stopping"), detail=_stopping(workload), phase="now"))
         return steps
     run = wording.duration((as_of - began).total_seconds())
     if limit_s is None:
@@ -100,6 +100,10 @@ def _placed(workload: Workload, attempt: Attempt, limit_s: int | None, as_of: da
         Step(label=_("Running"), detail=both, phase="now"),
         Step(label=_("Limit"), detail="", phase="todo", at=ends),
     ]
+
+
+def _stopping(workload: Workload) -> str:
+    return stopped_note(workload) if workload.stop_requested_by else workload.state_reason
 
 
 def _todo(limit_s: int | None) -> list[Step]:

@@ -47,7 +47,7 @@ def tier_choices(team: Team | None, kind: str, selected: str) -> list[TierChoice
     return [
         TierChoice(
             name=one.tier.name,
-            detail=f"{round(one.tier.memory_mib / 1024)} GiB · {one.tier.architecture}",
+            detail=f"{one.tier.memory_mib / 1024:.1f} GiB · {one.tier.architecture}",
             free=one.free,
             largest_block=one.largest_block,
             price=hourly_price(team, one.tier, kind),

@@ -19,6 +19,11 @@ from tenants.selectors import teams_visible
 NEVER = frozenset({"never_fits_node", "tier_unknown"})
 
 
+def hopeless_first(known: Explanation) -> list[Reason]:
+    """What no waiting would cure stands first, whatever the order of the checks."""
+    return sorted(known.reasons, key=lambda reason: not _is_hopeless(reason))
+
+
 def verdict_card(actor: User, workload: Workload) -> VerdictCard | None:
     known = verdict_explain(actor, workload)
     if known is None:
@@ -28,11 +33,11 @@ def verdict_card(actor: User, workload: Workload) -> VerdictCard | None:
         headline=_headline(known),
         detail=_detail(known),
         basis=_basis(known.eta_basis),
-        position=known.position or None,
+        position=None if is_never(known) else known.position or None,
         queue_length=max(queue_list(actor).count(), known.position),
         pass_number=known.pass_number,
         pass_at=known.as_of,
-        blockers=[_blocker(reason, names, known.as_of) for reason in known.reasons],
+        blockers=[_blocker(reason, names, known.as_of) for reason in hopeless_first(known)],
         change=known.change,
     )
 
@@ -47,10 +52,11 @@ def _basis(code: str) -> str:
 
 
 def is_never(known: Explanation) -> bool:
-    return any(
-        reason.code in NEVER or (reason.code == "gang_split" and reason.data.get("ever") is False)
-        for reason in known.reasons
-    )
+    return any(_is_hopeless(reason) for reason in known.reasons)
+
+
+def _is_hopeless(reason: Reason) -> bool:
+    return reason.code in NEVER or (reason.code == "gang_split" and reason.data.get("ever") is False)
 
 
 def _headline(known: Explanation) -> str:
@@ -62,6 +68,8 @@ def _headline(known: Explanation) -> str:
 def _detail(known: Explanation) -> str:
     if known.eta is not None:
         ahead = wording.duration((known.eta - known.as_of).total_seconds())
+        if known.eta_basis == "class_defaults":
+            return _("in %s, if work without a time limit runs as long as usual") % ahead
         return _("in %s at the latest, if nothing ends earlier") % ahead
     if is_never(known):
         return _("No node that has joined could hold it, even when empty.")
@@ -99,14 +107,18 @@ def why_here(attempt: Attempt) -> WhyHere | None:
     if not attempt.why_here:
         return None
     score, runner_up = attempt.why_here["score"], attempt.why_here.get("runner_up")
-    candidates = [CandidateNode(name=score["node_name"], picked=True, sentence=_left(score))]
+    assert attempt.workload.spec is not None
+    gpus = int(attempt.workload.spec.document["request"]["gpus_per_replica"])
+    candidates = [CandidateNode(name=score["node_name"], picked=True, sentence=_left(score, gpus))]
     for node in attempt.replicas.all():
         if node.node.name not in {one.name for one in candidates}:
             candidates.append(
                 CandidateNode(name=node.node.name, picked=True, sentence=_("The gang’s next node."))
             )
     if runner_up and runner_up["node_name"] not in {one.name for one in candidates}:
-        candidates.append(CandidateNode(name=runner_up["node_name"], picked=False, sentence=_left(runner_up)))
+        candidates.append(
+            CandidateNode(name=runner_up["node_name"], picked=False, sentence=_left(runner_up, gpus))
+        )
     return WhyHere(
         why_now=attempt_reasons(attempt).partition(". On ")[0].rstrip(".") + ".",
         candidates=candidates,
@@ -116,7 +128,7 @@ def why_here(attempt: Attempt) -> WhyHere | None:
     )
 
 
-def _left(score: Mapping[str, Any]) -> str:
+def _left(score: Mapping[str, Any], gpus: int) -> str:
     left = score["gpus_left"]
     words = (
         _("Filled to the last GPU.")
@@ -125,6 +137,6 @@ def _left(score: Mapping[str, Any]) -> str:
     )
     if score.get("breaks_whole_node"):
         words += " " + _("Breaks up a whole free node.")
-    if score.get("one_island") and left is not None:
+    if score.get("one_island") and gpus > 1:
         words += " " + _("All on one island.")
     return words

@@ -9,11 +9,11 @@ from decimal import Decimal
 from typing import cast
 
 from django.urls import reverse
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from billing.selectors import WorkloadCost, workload_cost
-from gpuyard.audit.models import Event
 from gpuyard.core import clock
 from gpuyard.core.errors import NotFound
 from gpuyard.core.models import User
@@ -23,7 +23,6 @@ from gpuyard.web.contexts import (
     CostCard,
     CostPart,
     Decision,
-    EventRow,
     LogView,
     Money,
     PlacedNode,
@@ -32,17 +31,17 @@ from gpuyard.web.contexts import (
     Tone,
     WorkloadPage,
 )  # fmt: skip
-from gpuyard.web.pages import logs, rows, steps, why
+from gpuyard.web.pages import happenings, logs, rows, steps, why
 from scheduling.facts import asked_text
 from scheduling.models import Attempt, Replica, Workload
 from scheduling.selectors import attempt_list, attempt_reasons, workload_events
-from scheduling.specs import Spec, spec_parse
+from scheduling.specs import Request, Spec, spec_parse
 from scheduling.states import WORKLOAD_ENDED, AttemptState, ReplicaState, WorkloadState
-from tenants.models import Case, Role
-from tenants.selectors import ADMIN, case_of, roles_on
+from tenants.models import Case, Role, StepState
+from tenants.selectors import ADMIN, approver_for, case_of, roles_on
 
 S = WorkloadState
-OVERVIEW_LINES, LOG_LINES = 14, 500
+OVERVIEW_LINES, LOG_LINES, MOST_APPROVERS = 14, 500, 5
 BUCKET_FILLS = {"active": "active", "idle_held": "idle", "transition": "stop", "unknown": "unknown"}
 
 
@@ -109,9 +108,12 @@ def build(actor: User, workload: Workload, *, tab: str, rank: str) -> WorkloadPa
         log=_log(read, tab, rank),
         cost=_cost(read),
         decisions=decisions,
-        events=[_event_row(event) for event in events],
+        events=[happenings.event_row(event) for event in events],
         stop=_stop(read),
         case_url=_case_url(read),
+        approval=_approval(read),
+        approvers=_approvers(read),
+        approval_since=read.case.opened_at if read.case else None,
     )
 
 
@@ -119,6 +121,29 @@ def _case_url(read: _Read) -> str:
     if read.case is None or read.case.decided_at is not None:
         return ""
     return f"{reverse('web:approvals')}?case={read.case.public_id}"
+
+
+def _approval(read: _Read) -> str:
+    if read.case is None or read.workload.state != S.PENDING_APPROVAL:
+        return ""
+    return capfirst(rows.waits_for(read.case))
+
+
+def _approvers(read: _Read) -> str:
+    """Whom the requester may ask: those who may decide the next step, the nearest first."""
+    case = read.case
+    if case is None or read.workload.state != S.PENDING_APPROVAL:
+        return ""
+    step = next((one for one in case.steps.all() if one.state == StepState.PENDING), None)
+    if step is None:
+        return ""
+    level = "team" if step.team else "platform"
+    known = approver_for(
+        team=step.team or case.team, requester=case.requester, role=step.role, level=level
+    ).people
+    names = ", ".join(one.username for one in known[:MOST_APPROVERS])
+    more = len(known) - MOST_APPROVERS
+    return _("%(names)s and %(n)s more") % {"names": names, "n": more} if more > 0 else names
 
 
 def _log(read: _Read, tab: str, rank: str) -> LogView | None:
@@ -135,7 +160,9 @@ def _ended(read: _Read) -> tuple[str, Tone]:
     tones: dict[str, Tone] = {S.SUCCEEDED: "ok", S.FAILED: "bad", S.REJECTED: "bad"}
     note = rows.end_note(workload)
     label = str(wording.state_word(workload.state).label)
-    return (f"{label}: {note}." if note else f"{label}."), tones.get(workload.state, "info")
+    # a note that ends with somebody's own sentence has its full stop
+    text = f"{label}: {note}".rstrip(".") + "." if note else f"{label}."
+    return text, tones.get(workload.state, "info")
 
 
 # ───────── what was asked for, and where it stands ─────────
@@ -148,11 +175,7 @@ def _spec_lines(spec: Spec) -> list[tuple[str, str]]:
         (_("GPUs"), asked_text(request)),
         (
             _("CPU, memory"),
-            _("%(cpu)s cores, %(memory)s GiB each")
-            % {
-                "cpu": wording.number(Decimal(request.cpu_m) / 1000),
-                "memory": wording.number(round(Decimal(request.memory_mib) / 1024, 2)),
-            },
+            _machine_share(request),
         ),
         (_("Time limit"), wording.duration(spec.time_limit_s) if spec.time_limit_s else _("none")),
     ]
@@ -164,6 +187,14 @@ def _spec_lines(spec: Spec) -> list[tuple[str, str]]:
         (_("Ports"), ", ".join(f"{port.name} {port.health_path or ''}".strip() for port in spec.ports)),
     ]
     return lines + [(label, value) for label, value in optional if value]
+
+
+def _machine_share(request: Request) -> str:
+    cpu = Decimal(request.cpu_m) / 1000
+    cores = ngettext("%(n)s core", "%(n)s cores", 1 if cpu == 1 else 2) % {"n": wording.number(cpu)}
+    memory = wording.number(round(Decimal(request.memory_mib) / 1024, 2))
+    both = _("%(cores)s, %(memory)s GiB") % {"cores": cores, "memory": memory}
+    return both if request.replicas_max == 1 else _("%s for each replica") % both
 
 
 def _placed(attempt: Attempt | None) -> list[PlacedNode]:
@@ -269,30 +300,6 @@ def _approvals(read: _Read) -> list[Decision]:
     ]
 
 
-def _event_row(event: Event) -> EventRow:
-    return EventRow(
-        at=event.created_at,
-        what=event.action,
-        actor=event.actor_label,
-        detail=_change(event),
-        sealed=event.sequence is not None,
-    )
-
-
-def _change(event: Event) -> str:
-    """`state: waiting → running`, and whatever else is short enough to read."""
-    old, new = event.old or {}, event.new or {}
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        return event.reason
-    parts = []
-    for key, value in new.items():
-        if isinstance(value, dict | list) or value in (None, ""):
-            continue
-        before = old.get(key)
-        parts.append(f"{key}: {before} → {value}" if before not in (None, "", value) else f"{key}: {value}")
-    return " · ".join([*parts[:5], *([event.reason] if event.reason else [])])
-
-
 # ───────── money ─────────
 
 
@@ -306,9 +313,9 @@ def _cost(read: _Read) -> CostCard | None:
     currency = known.currency
     estimate = known.estimate
     return CostCard(
-        so_far=Money(known.price, currency),
+        so_far=Money(known.price, currency, known.has_pending or any(one.has_price for one in known.buckets)),
         at_most=Money(estimate.total, currency) if estimate and estimate.total is not None else None,
-        cost=Money(known.cost, currency) if known.cost is not None else None,
+        cost=Money(known.cost, currency, known.has_cost) if known.cost is not None else None,
         gpu_hours=known.gpu_hours,
         rate=_rate(read, known),
         parts=_cost_parts(known),
@@ -320,14 +327,15 @@ def _cost_parts(known: WorkloadCost) -> list[CostPart]:
         CostPart(
             fill=BUCKET_FILLS.get(bucket.bucket, "ink"),
             label=bucket.label,
-            price=Money(bucket.price, known.currency),
-            hours=wording.number(bucket.gpu_hours),
+            price=Money(bucket.price, known.currency, bucket.has_price),
+            hours=bucket.gpu_hours,
         )
         for bucket in known.buckets
     ]
-    if known.pending:
-        pending = Money(known.pending, known.currency)
-        parts.append(CostPart(fill="claimed", label=_("not metered yet"), price=pending, hours=""))
+    if known.pending_gpu_hours:
+        pending = Money(known.pending, known.currency, known.has_pending)
+        label = _("held, not metered yet")
+        parts.append(CostPart(fill="claimed", label=label, price=pending, hours=known.pending_gpu_hours))
     return parts
 
 

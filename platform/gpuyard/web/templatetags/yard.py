@@ -44,8 +44,8 @@ def number(value: int | float | Decimal) -> str:
 
 @register.filter
 def money(amount: Money | Decimal | int | str | None, currency: str = "") -> str:
-    if isinstance(amount, tuple):
-        amount, currency = amount
+    if isinstance(amount, Money):
+        return wording.money(*amount)
     return wording.money(amount, currency)
 
 
@@ -59,6 +59,12 @@ def ago(moment: datetime | None, as_of: datetime) -> str:
 def at(moment: datetime | None, as_of: datetime) -> str:
     """`14:20`, with the day where it is another one; the exact time and zone on hover."""
     return wording.NOTHING if moment is None else _time(moment, wording.clock(moment, as_of))
+
+
+@register.filter
+def at_s(moment: datetime, as_of: datetime) -> str:
+    """`14:20:07`, for what happened; the exact time and zone on hover."""
+    return _time(moment, wording.clock(moment, as_of, seconds=True))
 
 
 @register.filter

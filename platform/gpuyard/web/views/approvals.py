@@ -6,7 +6,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from gpuyard.core.errors import Conflict, Forbidden, Invalid
 from gpuyard.web.actor import actor_of, page
@@ -15,7 +15,7 @@ from gpuyard.web.pages.approvals import build
 from tenants.services import case_decide as decide
 
 
-@require_GET
+@require_safe
 @page
 def approvals(request: HttpRequest) -> HttpResponse:
     context = build(actor_of(request), request.GET.get("case", ""))

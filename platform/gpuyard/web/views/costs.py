@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from billing.selectors import cost_csv
 from gpuyard.web.actor import actor_of, page
@@ -13,7 +13,7 @@ from gpuyard.web.pages import costs as costs_page
 from gpuyard.web.shell import team_picked
 
 
-@require_GET
+@require_safe
 @page
 def costs(request: HttpRequest) -> HttpResponse:
     asked = costs_page.asked_of(request.GET, team_picked(request))
@@ -21,7 +21,7 @@ def costs(request: HttpRequest) -> HttpResponse:
     return respond(request, "costs.html", {"page": context, "section": "costs"}, as_of=context.as_of)
 
 
-@require_GET
+@require_safe
 @page
 def costs_csv(request: HttpRequest) -> HttpResponseBase:
     asked = costs_page.asked_of(request.GET, team_picked(request))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from gpuyard.web.actor import actor_of, page
 from gpuyard.web.downloads import csv_response
@@ -12,14 +12,14 @@ from gpuyard.web.pages import fleet as fleet_page
 from gpuyard.web.shell import team_picked
 
 
-@require_GET
+@require_safe
 @page
 def fleet(request: HttpRequest) -> HttpResponse:
     context = fleet_page.build(actor_of(request), team_picked(request), request.GET.get("tier", ""))
     return respond(request, "fleet.html", {"page": context, "section": "fleet"}, as_of=context.as_of)
 
 
-@require_GET
+@require_safe
 @page
 def fleet_csv(request: HttpRequest) -> HttpResponse:
     rows = fleet_page.csv_rows(actor_of(request), request.GET.get("tier", ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from gpuyard.core import clock
 from gpuyard.fleet.selectors import node_list
@@ -15,7 +15,7 @@ from scheduling.selectors import WorkloadFilters, workload_list
 MOST = 20
 
 
-@require_GET
+@require_safe
 @page
 def search(request: HttpRequest) -> HttpResponse:
     actor, text = actor_of(request), request.GET.get("q", "").replace("\x00", "").strip()[:120]

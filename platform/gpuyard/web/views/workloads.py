@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from gpuyard.core.errors import Conflict, Invalid
 from gpuyard.web.actor import actor_of, page
@@ -30,7 +30,7 @@ TABS = (
 LIVE_S, ENDED_S = 3, 30
 
 
-@require_GET
+@require_safe
 @page
 def workloads(request: HttpRequest) -> HttpResponse:
     asked = workload_list.asked_of(request.GET, team_picked(request))
@@ -38,7 +38,7 @@ def workloads(request: HttpRequest) -> HttpResponse:
     return respond(request, "workloads.html", {"page": context, "section": "workloads"}, as_of=context.as_of)
 
 
-@require_GET
+@require_safe
 @page
 def workloads_csv(request: HttpRequest) -> HttpResponse:
     asked = workload_list.asked_of(request.GET, team_picked(request))
@@ -47,7 +47,7 @@ def workloads_csv(request: HttpRequest) -> HttpResponse:
     )
 
 
-@require_GET
+@require_safe
 @page
 def workload(request: HttpRequest, public_id: str) -> HttpResponse:
     found = workload_get(actor_of(request), public_id)
@@ -72,7 +72,7 @@ def workload(request: HttpRequest, public_id: str) -> HttpResponse:
     )
 
 
-@require_GET
+@require_safe
 @page
 def workload_log(request: HttpRequest, public_id: str) -> HttpResponse:
     found = workload_get(actor_of(request), public_id)
