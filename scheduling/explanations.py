@@ -29,6 +29,7 @@ from scheduling.models import Attempt, Verdict, Workload
 from tenants.models import Team
 from tenants.selectors import visible_q
 
+_NAMED = ("team_id", "workload_id", "name")
 CHANGED_MEANWHILE = "changed_meanwhile"
 _QUOTAS = frozenset({QUOTA_LIMIT, QUOTA_LIMIT_TOTAL})
 _WHOSE = frozenset({"team_id", "own"})
@@ -132,8 +133,10 @@ class _Names:
         self.known = {str(key): name for key, name in (teams | tiers).items()}
 
     def shown(self, holder: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A holder without its team, if that is none of the reader's."""
-        return holder if holder["team_id"] in self._teams else {**holder, "team_id": None}
+        """A holder without its team, and without what of it is named, if that is none of the reader's."""
+        if holder["team_id"] in self._teams:
+            return holder
+        return {key: None if key in _NAMED else value for key, value in holder.items()}
 
 
 def attempt_reasons(attempt: Attempt) -> str:

@@ -16,7 +16,8 @@ from django.db.models import Max, Sum
 from gpuyard.core import clock
 from gpuyard.fleet.models import Condition, Gpu, GpuCondition, Node, NodeState, Tier
 from scheduling.engine import snapshot as engine
-from scheduling.models import Allocation, Replica, SchedulerState, Workload
+from scheduling.engine.decisions import BASIS_PROMISE
+from scheduling.models import Allocation, Replica, SchedulerState, Verdict, Workload
 from scheduling.states import ALLOCATION_LIVE, AllocationState, ReplicaState, WorkloadState
 from tenants.models import PoolDedication, Quota, Team
 
@@ -147,7 +148,9 @@ def _teams() -> Iterator[engine.Team]:
 def _quotas() -> Iterator[engine.Quota]:
     for quota in Quota.objects.order_by("team_id", "tier_id"):
         tier = str(quota.tier_id) if quota.tier_id else None
-        yield engine.Quota(str(quota.team_id), tier, quota.guaranteed, quota.limit)
+        yield engine.Quota(
+            str(quota.team_id), tier, quota.guaranteed, quota.limit, quota.lend_limit, quota.weight
+        )
 
 
 def _live() -> Iterator[engine.Live]:
@@ -172,6 +175,8 @@ def _live() -> Iterator[engine.Live]:
             ends_us=_ends_us(first),
             cpu_m=sum(replica.cpu_m for replica in replicas.values()),
             memory_mib=sum(replica.memory_mib for replica in replicas.values()),
+            kind=first.workload.kind,
+            preemptible=first.workload.preemptible,
         )
 
 
@@ -188,10 +193,12 @@ def _requests() -> Iterator[engine.Request]:
     pools = _allowed_pools()
     tier_ids = {tier.name: str(tier.id) for tier in Tier.objects.all()}
     waiting = Workload.objects.filter(state=WorkloadState.WAITING).select_related("spec", "team")
+    promises = dict(Verdict.objects.filter(eta_basis=BASIS_PROMISE).values_list("workload_id", "eta"))
     for workload in waiting.order_by("queued_at", "id"):
         assert workload.spec is not None
         assert workload.queued_at is not None
-        yield _request(workload, workload.spec.document, tier_ids, pools)
+        promised = promises.get(workload.id)
+        yield _request(workload, workload.spec.document, tier_ids, pools, promised)
 
 
 def _request(
@@ -199,6 +206,7 @@ def _request(
     document: dict[str, Any],
     tier_ids: dict[str, str],
     pools: dict[UUID, tuple[str, ...]] | None,
+    promised: datetime | None,
 ) -> engine.Request:
     asked = document["request"]
     assert workload.queued_at is not None
@@ -220,6 +228,7 @@ def _request(
         time_limit_s=document.get("time_limit_s"),
         pool_ids=pools.get(workload.team_id) if pools is not None else None,
         mix_tiers=asked.get("mix_tiers", False),
+        promised_us=to_us(promised) if promised is not None else None,
     )
 
 

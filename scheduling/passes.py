@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 _LOCK_KEY = 0x67707579  # "gpuy"
 MAX_TURNS = 20
+# Nothing is taken back yet, and whatever has no checkpoints is submitted as not to be interrupted: until work
+# can be taken back, such work may borrow too, or teams without a guarantee could start nothing of it.
+POLICY = Policy(non_preemptible_may_borrow=True)
 _DEADLOCK = "40P01"
 
 
@@ -49,7 +52,7 @@ def pass_once(policy: Policy | None = None) -> Committed:
     started_at, began = clock.now(), time.monotonic()
     loaded = snapshot_load()
     loaded_at = time.monotonic()
-    decided = plan(loaded.snapshot, policy or Policy(), loaded.now_us)
+    decided = plan(loaded.snapshot, policy or POLICY, loaded.now_us)
     planned_at = time.monotonic()
     timings = Timings(started_at, (loaded_at - began) * 1000, (planned_at - loaded_at) * 1000)
     return plan_commit(loaded, decided, timings)

@@ -52,7 +52,12 @@ def quota_tree(company_id: UUID) -> QuotaTree:
             ),
             quotas=tuple(
                 engine.Quota(
-                    str(row.team_id), str(row.tier_id) if row.tier_id else None, row.guaranteed, row.limit
+                    str(row.team_id),
+                    str(row.tier_id) if row.tier_id else None,
+                    row.guaranteed,
+                    row.limit,
+                    row.lend_limit,
+                    row.weight,
                 )
                 for row in quotas
             ),

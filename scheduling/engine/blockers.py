@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from scheduling.engine import decisions as codes
+from scheduling.engine.backfill import Held
 from scheduling.engine.decisions import Blocker
-from scheduling.engine.fairshare import LimitHit, QuotaTree
+from scheduling.engine.fairshare import GUARANTEE, LENDING, LimitHit, QuotaTree
 from scheduling.engine.placement import Fleet, Ints, Shape, TierNodes, replicas_that_fit
 from scheduling.engine.snapshot import UNITS_PER_GPU, Live, Request
 
@@ -90,9 +91,9 @@ class Room:
 def quota_blockers(request: Request, hits: Iterable[LimitHit]) -> tuple[Blocker, ...]:
     return tuple(
         Blocker(
-            codes.QUOTA_LIMIT_TOTAL if hit.tier_id is None else codes.QUOTA_LIMIT,
+            _quota_code(hit),
             {
-                "team_id": hit.team_id,
+                "team_id": hit.team_id or None,
                 "tier_id": hit.tier_id,
                 "used": hit.used,
                 "limit": hit.limit,
@@ -102,6 +103,34 @@ def quota_blockers(request: Request, hits: Iterable[LimitHit]) -> tuple[Blocker,
         )
         for hit in hits
     )
+
+
+def _quota_code(hit: LimitHit) -> str:
+    if hit.rule == GUARANTEE:
+        return codes.NOT_PREEMPTIBLE
+    if hit.rule == LENDING:
+        return codes.LEND_LIMIT
+    return codes.QUOTA_LIMIT_TOTAL if hit.tier_id is None else codes.QUOTA_LIMIT
+
+
+def reservation_blocker(
+    tier_id: str, company: str, ways: Iterable[Held], shares: QuotaTree
+) -> tuple[Blocker, ...]:
+    """For whom the free GPUs are held; work of another company stays unnamed."""
+    holders = []
+    for held in list(ways)[:_LISTED_HOLDERS]:
+        request = held.ask.request
+        known = shares.company(request.team_id) == company
+        holders.append(
+            {
+                "team_id": request.team_id if known else None,
+                "workload_id": request.workload_id if known else None,
+                "name": request.name if known else None,
+                "gpus": request.replicas_min * request.gpus_per_replica,
+                "start_us": held.start_us,
+            }
+        )
+    return (Blocker(codes.RESERVATION, {"tier_id": tier_id, "holders": holders}),) if holders else ()
 
 
 def clip(fleet: Fleet, tier: TierNodes, shape: Shape) -> tuple[Shape, tuple[Blocker, ...]]:

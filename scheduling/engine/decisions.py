@@ -20,12 +20,17 @@ MEMORY = "memory"
 NODES_CORDONED = "nodes_cordoned"
 POOL_NOT_ALLOWED = "pool_not_allowed"
 BUDGET = "budget"
+NOT_PREEMPTIBLE = "not_preemptible"
+LEND_LIMIT = "lend_limit"
+RESERVATION = "reservation"
 
 BLOCKER_CODES = (
     BUDGET,
     TIER_UNKNOWN,
     QUOTA_LIMIT,
     QUOTA_LIMIT_TOTAL,
+    NOT_PREEMPTIBLE,
+    LEND_LIMIT,
     NEVER_FITS_NODE,
     POOL_NOT_ALLOWED,
     NODES_CORDONED,
@@ -34,7 +39,16 @@ BLOCKER_CODES = (
     GANG_SPLIT,
     CPU,
     MEMORY,
+    RESERVATION,
 )
+
+# What an estimated start rests on.
+BASIS_PROMISE = (
+    "promise"  # a reservation that later passes keep: the next snapshot carries it as `promised_us`
+)
+BASIS_RESERVATION = "reservation"
+BASIS_TIME_LIMITS = "time_limits"
+BASIS_CLASS_DEFAULTS = "class_defaults"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +59,25 @@ class Policy:
     keep_nodes_whole: bool = True
     grow_gangs: bool = True  # start more than replicas_min where nobody else waits for the tier
     eta_shapes: int = 100  # for how many different shapes a pass works out when they could start
+    # Fair share. Past use counts half as much after each half-life; 0 half-life or weight: only the present counts.
+    usage_half_life_s: int = 7 * 86_400
+    usage_weight_ppm: int = 1_000_000
+    ageing_s: int = 86_400  # each time a workload has waited so long its priority rises by 1; 0: never
+    starvation_s: int = 4 * 3_600  # having waited so long, its size no longer counts against it; 0: never
+    non_preemptible_may_borrow: bool = False
+    # Backfill. The first so many that cannot start have a start reserved; 0: no reservations at all.
+    reservations: int = 50
+    backfill_without_limit: bool = False  # whether work without a time limit may pass a reservation
+    timeline_step_s: int = 60  # what is past its limit is expected to be gone at the next whole step
+    # How long work without a time limit is expected to run; None: it does not end.
+    training_run_s: int | None = 86_400
+    inference_run_s: int | None = None
+    development_run_s: int | None = 8 * 3_600
+
+    def expected_run_s(self, kind: str) -> int | None:
+        if kind == "inference":
+            return self.inference_run_s
+        return self.development_run_s if kind == "development" else self.training_run_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +121,22 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Reservation:
+    """A start in the future that no later one may delay. `nodes`: (node, replicas) as planned now."""
+
+    workload_id: str
+    tier_id: str
+    start_us: int
+    nodes: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     starts: tuple[Start, ...] = ()
     claims: tuple[Any, ...] = ()
     stops: tuple[Any, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
 
 
 def plan_to_json(plan: Plan) -> str:

@@ -57,6 +57,10 @@ def _why_now(why: _Data, names: Names) -> str:
     if why["rule"] == "guaranteed":
         share = f"team {team} used {used} of its {guaranteed} guaranteed GPUs"
         return f"Inside the guarantee: {share} and asked for {asked}"
+    if why["rule"] == "band":
+        return (
+            f"Critical work goes first: team {team} has the right to it; it used {used} and asked for {asked}"
+        )
     lent = f"{asked} beyond the guarantee of team {team}, which used {used} of {guaranteed}"
     return f"Borrowed: {lent}; may be taken back for a guarantee"
 
@@ -86,6 +90,29 @@ def _quota(data: _Data, names: Names) -> str:
         return f"teams {every} each use {used} of their {limit} {what}; this asks for {asked} more"
     (team,) = teams
     return f"team {team} uses {used} of its {limit} {what}; this asks for {asked} more"
+
+
+def _not_preemptible(data: _Data, names: Names) -> str:
+    team, tier = names.get(data["team_id"], data["team_id"]), _tier(data, names)
+    used, limit, asked = _gpus(data["used"]), _gpus(data["limit"]), _gpus(data["asked"])
+    rule = f"it may not be interrupted, so it must stay inside the guarantee of team {team}"
+    return f"{rule}: {used} of {limit} {tier} are in use and it asks for {asked}"
+
+
+def _lend_limit(data: _Data, names: Names) -> str:
+    free, asked = _gpus(max(0, data["limit"] - data["used"])), _gpus(data["asked"])
+    return (
+        f"it would borrow {asked} {_tier(data, names)}; their owners lend {free} more and keep the rest back"
+    )
+
+
+def _reservation(data: _Data, names: Names) -> str:
+    first, more = data["holders"][0], len(data["holders"]) - 1
+    named = first.get("name") and first["team_id"]
+    whom = f"{first['name']} of {_holder(first, names)}" if named else "other work"
+    rest = f" and {more} more" if more else ""
+    gpus = _count(first["gpus"], "GPU")
+    return f"{_tier(data, names)} are free, but held for {whom} ({gpus}){rest}; it would not end in time"
 
 
 def _tier_unknown(data: _Data, names: Names) -> str:
@@ -190,6 +217,8 @@ def _budget(data: _Data, names: Names) -> str:
 def _raise(item: _Data, names: Names) -> str:
     team = names.get(item["team_id"], item["team_id"])
     what = names.get(item["tier_id"], item["tier_id"]) if item["tier_id"] else "GPUs over all tiers"
+    if item.get("what") == "guarantee":
+        return f"a guarantee higher by {_gpus(item['units'])} {what} for team {team}"
     return f"a limit higher by {_gpus(item['units'])} {what} for team {team}"
 
 
@@ -230,4 +259,7 @@ _SENTENCES: dict[str, Callable[[_Data, Names], str]] = {
     codes.GANG_SPLIT: _gang_split,
     codes.CPU: _short_of(_cores, "CPU"),
     codes.MEMORY: _short_of(_gib, "memory"),
+    codes.NOT_PREEMPTIBLE: _not_preemptible,
+    codes.LEND_LIMIT: _lend_limit,
+    codes.RESERVATION: _reservation,
 }

@@ -3,20 +3,26 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
-from scheduling.engine.snapshot import Live, Snapshot
+from scheduling.engine.snapshot import UNITS_PER_GPU, BandGrant, Live, Snapshot
 
-NO_GUARANTEE = 1 << 62  # sorts teams without a guarantee behind all others
+LIMIT, GUARANTEE, LENDING = "limit", "guarantee", "lending"
 
 
 @dataclass(frozen=True, slots=True)
 class LimitHit:
-    """One ancestor whose limit the start would break. `tier_id` None: its limit over all tiers."""
+    """What the start would break, by `rule`.
+
+    LIMIT: the limit of this ancestor; `tier_id` None is its limit over all tiers. GUARANTEE: this ancestor's
+    guarantee, which work that may not be taken back has to stay inside. LENDING: what others lend of the tier;
+    `limit` is then all that may be in use or kept back by its owners, `used` what is, and there is no team.
+    """
 
     team_id: str
     tier_id: str | None
     used: int
     limit: int
     asked: int
+    rule: str = LIMIT
 
 
 class QuotaTree:
@@ -26,6 +32,12 @@ class QuotaTree:
     nearest team, the asking team itself first, that has a quota for the tier (its *guarantor*), less what
     that team's own descendants with a quota were given of it: so no descendant's guarantee can be used up by
     its siblings. A team for which nobody on the way up has one has a guarantee of nothing.
+
+    What a team does not lend of its guarantee (guaranteed − lend_limit) counts as taken, used or not, for
+    everybody outside it: `claimed` = max(kept back, used by the team + claimed by the teams below it). A start
+    over the guarantee must leave Σ claimed of the roots ≤ the tier's capacity.
+
+    `plan_ahead` counts a reserved start: for the order and for further reservations, never for a start.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -34,12 +46,34 @@ class QuotaTree:
         self._guaranteed = {
             (q.team_id, q.tier_id): q.guaranteed for q in snapshot.quotas if q.tier_id is not None
         }
+        self._kept_back = {
+            (q.team_id, q.tier_id): max(0, q.guaranteed - q.lend_limit)
+            for q in snapshot.quotas
+            if q.tier_id is not None and q.lend_limit is not None
+        }
+        self._weights = {(q.team_id, q.tier_id): q.weight for q in snapshot.quotas}
+        self._keeping = {tier_id for (_, tier_id), units in self._kept_back.items() if units}
+        self.capacity = _capacity(snapshot)
         self._shares = self._own_shares()
         self._guarantors: dict[tuple[str, str], str] = {}
         self._subtree_use: dict[tuple[str, str | None], int] = defaultdict(int)
         self._guarantor_use: dict[tuple[str, str], int] = defaultdict(int)
+        self._direct_use: dict[tuple[str, str], int] = defaultdict(int)
+        self._bound_use: dict[tuple[str, str], int] = defaultdict(int)  # by work that may not be taken back
+        self._planned: dict[tuple[str, str | None], int] = defaultdict(int)
+        self._planned_direct: dict[tuple[str, str], int] = defaultdict(int)
+        self._planned_share: dict[tuple[str, str], int] = defaultdict(int)
+        self._claims: dict[tuple[str, str], int] = defaultdict(
+            int
+        )  # below each team: used there + claimed there
+        self._claimed: dict[str, int] = defaultdict(int)  # Σ claimed of the roots
+        self._kept: dict[tuple[str, str], int] = {}
+        self._answers: dict[
+            tuple[str, str, int, bool, bool], tuple[LimitHit, ...]
+        ] = {}  # until the next booking
+        self._keep_back()
         for live in snapshot.live:
-            self.book(live.team_id, live.tier_id, live.units)
+            self.book(live.team_id, live.tier_id, live.units, preemptible=live.preemptible)
 
     def path(self, team_id: str) -> tuple[str, ...]:
         return self._paths.get(team_id) or (team_id,)
@@ -61,29 +95,109 @@ class QuotaTree:
     def share(self, team_id: str, tier_id: str) -> int:
         return self._shares.get((self.guarantor(team_id, tier_id), tier_id), 0)
 
+    def own_share(self, team_id: str, tier_id: str) -> int:
+        """The team's own guarantee, less what it gave to the teams below it."""
+        return self._shares.get((team_id, tier_id), 0)
+
+    def teams_using(self, tier_id: str) -> set[str]:
+        return {team for (team, tier), units in self._direct_use.items() if tier == tier_id and units}
+
     def share_used(self, team_id: str, tier_id: str) -> int:
         return self._guarantor_use.get((self.guarantor(team_id, tier_id), tier_id), 0)
 
-    def within_guarantee(self, team_id: str, tier_id: str, units: int) -> bool:
-        return self.share_used(team_id, tier_id) + units <= self.share(team_id, tier_id)
-
-    def deprivation(self, team_id: str, tier_id: str) -> tuple[int, int, int]:
-        """Smaller is more deprived: use per guarantee in millionths, that use itself, the team's own use."""
-        share = self.share(team_id, tier_id)
+    def within_guarantee(self, team_id: str, tier_id: str, units: int, *, ahead: bool = False) -> bool:
         used = self.share_used(team_id, tier_id)
-        ratio = used * 1_000_000 // share if share > 0 else NO_GUARANTEE
-        return (ratio, used, self._subtree_use.get((team_id, tier_id), 0))
+        if ahead:
+            used += self._planned_share.get((self.guarantor(team_id, tier_id), tier_id), 0)
+        return used + units <= self.share(team_id, tier_id)
 
-    def limit_hits(self, team_id: str, tier_id: str, units: int) -> tuple[LimitHit, ...]:
+    def use(self, team_id: str, tier_id: str) -> int:
+        """What the team and all below it hold or are to get by a reserved start: what the order goes by."""
+        key = (team_id, tier_id)
+        return self._subtree_use.get(key, 0) + self._planned.get(key, 0)
+
+    def direct_use(self, team_id: str, tier_id: str) -> int:
+        """The same without the teams below it."""
+        key = (team_id, tier_id)
+        return self._direct_use.get(key, 0) + self._planned_direct.get(key, 0)
+
+    def guaranteed(self, team_id: str, tier_id: str) -> int:
+        return self._guaranteed.get((team_id, tier_id), 0)
+
+    def limit(self, team_id: str, tier_id: str) -> int | None:
+        return self._limits.get((team_id, tier_id))
+
+    def weight(self, team_id: str, tier_id: str) -> int:
+        return self._weights.get((team_id, tier_id), 1)
+
+    def parent(self, team_id: str) -> str | None:
+        path = self.path(team_id)
+        return path[-2] if len(path) > 1 else None
+
+    def limit_hits(
+        self, team_id: str, tier_id: str, units: int, *, ahead: bool = False
+    ) -> tuple[LimitHit, ...]:
         """Every limit on the way up that `units` more of the tier would break, nearest team first."""
         hits = []
         for ancestor in reversed(self.path(team_id)):
             for scope in (tier_id, None):
                 limit = self._limits.get((ancestor, scope))
+                if limit is None:
+                    continue
                 used = self._subtree_use.get((ancestor, scope), 0)
-                if limit is not None and used + units > limit:
+                used += self._planned.get((ancestor, scope), 0) if ahead else 0
+                if used + units > limit:
                     hits.append(LimitHit(ancestor, scope, used, limit, units))
         return tuple(hits)
+
+    def hits(
+        self, team_id: str, tier_id: str, units: int, *, bound: bool, ahead: bool = False
+    ) -> tuple[LimitHit, ...]:
+        """All that keeps the start out: limits, the guarantee if it is `bound` to it, what others do not lend.
+
+        `ahead`: counting reserved starts as if they held what they are to get.
+        """
+        key = (team_id, tier_id, units, bound, ahead)
+        if key not in self._answers:
+            self._answers[key] = self._all_hits(team_id, tier_id, units, bound=bound, ahead=ahead)
+        return self._answers[key]
+
+    def _all_hits(
+        self, team_id: str, tier_id: str, units: int, *, bound: bool, ahead: bool
+    ) -> tuple[LimitHit, ...]:
+        hits = self.limit_hits(team_id, tier_id, units, ahead=ahead)
+        is_within = self.within_guarantee(team_id, tier_id, units, ahead=ahead)
+        if bound:
+            hits += self._guarantee_hits(team_id, tier_id, units, is_within)
+        if not is_within and tier_id in self._keeping:
+            grows = self._raise_claims(team_id, tier_id, units, dry=True)
+            used, capacity = self._claimed[tier_id], self.capacity.get(tier_id, 0)
+            if grows and used + grows > capacity:
+                hits += (LimitHit("", tier_id, used, capacity, grows, LENDING),)
+        return hits
+
+    def _guarantee_hits(
+        self, team_id: str, tier_id: str, units: int, is_within: bool
+    ) -> tuple[LimitHit, ...]:
+        if not is_within:
+            giver = self.guarantor(team_id, tier_id)
+            used, share = self.share_used(team_id, tier_id), self.share(team_id, tier_id)
+            return (LimitHit(giver, tier_id, used, share, units, GUARANTEE),)
+        hits = []
+        for ancestor in reversed(self.path(team_id)):
+            guaranteed, used = (
+                self._guaranteed.get((ancestor, tier_id)),
+                self._bound_use.get((ancestor, tier_id), 0),
+            )
+            if guaranteed is not None and used + units > guaranteed:
+                hits.append(LimitHit(ancestor, tier_id, used, guaranteed, units, GUARANTEE))
+        return tuple(hits)
+
+    def lend_room(self, tier_id: str) -> int | None:
+        """What may still be borrowed of the tier beside all that its owners keep back; None: nobody keeps any."""
+        if tier_id not in self._keeping:
+            return None
+        return self.capacity.get(tier_id, 0) - self._claimed[tier_id]
 
     def limit_room(self, team_id: str, tier_id: str) -> int | None:
         """How many units more every limit on the way up leaves; None without any limit."""
@@ -104,13 +218,62 @@ class QuotaTree:
         ]
         return min(rooms) if rooms else None
 
-    def book(self, team_id: str, tier_id: str, units: int) -> None:
+    def book(self, team_id: str, tier_id: str, units: int, *, preemptible: bool = True) -> None:
+        self._answers.clear()
         for ancestor in self.path(team_id):
             self._subtree_use[ancestor, tier_id] += units
             self._subtree_use[ancestor, None] += units
+            if not preemptible:
+                self._bound_use[ancestor, tier_id] += units
+        self._direct_use[team_id, tier_id] += units
         self._guarantor_use[self.guarantor(team_id, tier_id), tier_id] += units
+        if tier_id in self._keeping:
+            self._raise_claims(team_id, tier_id, units)
+
+    def plan_ahead(self, team_id: str, tier_id: str, units: int) -> None:
+        """Count a reserved start; negative units take it back."""
+        self._answers.clear()
+        for ancestor in self.path(team_id):
+            self._planned[ancestor, tier_id] += units
+            self._planned[ancestor, None] += units
+        self._planned_direct[team_id, tier_id] += units
+        self._planned_share[self.guarantor(team_id, tier_id), tier_id] += units
+
+    def forget_plans(self) -> None:
+        self._answers.clear()
+        for planned in (self._planned, self._planned_direct, self._planned_share):
+            planned.clear()
+
+    def _keep_back(self) -> None:
+        deepest_first = sorted(self._kept_back, key=lambda key: (-len(self.path(key[0])), key))
+        for team_id, tier_id in deepest_first:
+            kept, below = self._kept_back[team_id, tier_id], self._claims[team_id, tier_id]
+            self._kept[team_id, tier_id] = kept
+            parent = self.parent(team_id)
+            if kept <= below:
+                continue
+            if parent is None:
+                self._claimed[tier_id] += kept - below
+            else:
+                self._raise_claims(parent, tier_id, kept - below)
+
+    def _raise_claims(self, team_id: str, tier_id: str, units: int, *, dry: bool = False) -> int:
+        """By how much Σ claimed of the roots grows when the team takes `units` more."""
+        for ancestor in reversed(self.path(team_id)):
+            key = (ancestor, tier_id)
+            kept, below = self._kept.get(key, 0), self._claims.get(key, 0)
+            if not dry:
+                self._claims[key] = below + units
+            units = max(kept, below + units) - max(kept, below)
+            if not units:
+                return 0
+        if not dry:
+            self._claimed[tier_id] += units
+        return units
 
     def counts_against(self, live: Live, hit: LimitHit) -> bool:
+        if hit.rule == GUARANTEE:
+            return live.tier_id == hit.tier_id and self.guarantor(live.team_id, live.tier_id) == hit.team_id
         return hit.tier_id in (None, live.tier_id) and hit.team_id in self.path(live.team_id)
 
     def _own_shares(self) -> dict[tuple[str, str], int]:
@@ -123,3 +286,45 @@ class QuotaTree:
             if giver is not None:
                 shares[giver, tier_id] -= units
         return {key: max(0, units) for key, units in shares.items()}
+
+
+class Bands:
+    """What the grants of bands still leave. A start counts at every grant on the way up that covers its band."""
+
+    def __init__(self, tree: QuotaTree, snapshot: Snapshot) -> None:
+        self._tree = tree
+        self._grants: dict[str, list[BandGrant]] = defaultdict(list)
+        for grant in sorted(snapshot.band_grants, key=lambda grant: (grant.team_id, grant.band, grant.cap)):
+            self._grants[grant.team_id].append(grant)
+        self._used: dict[BandGrant, int] = defaultdict(int)
+        for live in snapshot.live:
+            self.book(live.team_id, live.band, live.units)
+
+    def allowed(self, team_id: str, band: int, units: int) -> bool:
+        """Some grant covers the band, and all that do have room."""
+        covering = self._covering(team_id, band)
+        return bool(covering) and all(self._used[grant] + units <= grant.cap for grant in covering)
+
+    def book(self, team_id: str, band: int, units: int) -> None:
+        for grant in self._covering(team_id, band):
+            self._used[grant] += units
+
+    def _covering(self, team_id: str, band: int) -> list[BandGrant]:
+        if band <= 0 or not self._grants:
+            return []
+        return [
+            grant
+            for ancestor in self._tree.path(team_id)
+            for grant in self._grants.get(ancestor, ())
+            if grant.band >= band
+        ]
+
+
+def _capacity(snapshot: Snapshot) -> dict[str, int]:
+    """Units of each tier that are held, or ready on a node in service."""
+    schedulable = {node.id for node in snapshot.nodes if node.schedulable}
+    capacity: dict[str, int] = defaultdict(int)
+    for gpu in snapshot.gpus:
+        if not gpu.free or (gpu.ready and gpu.node_id in schedulable):
+            capacity[gpu.tier_id] += UNITS_PER_GPU
+    return dict(capacity)

@@ -1,84 +1,277 @@
-"""Whose turn it is: the most deprived team first, inside it priority, then age."""
+"""Whose turn it is: the most deprived team first, level by level; inside it priority, then age."""
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
+from scheduling.engine.decisions import Policy
+from scheduling.engine.division import PPM
 from scheduling.engine.fairshare import QuotaTree
-from scheduling.engine.snapshot import UNITS_PER_GPU, Request
+from scheduling.engine.placement import Shape
+from scheduling.engine.snapshot import UNITS_PER_GPU, Request, Snapshot
+from scheduling.engine.standing import NOTHING, OWN_WORK, Standing
 
-_LaneId = tuple[str, str]  # team, tier
-_Waiting = tuple[int, int, str, int, Request]
-_Turn = tuple[int, int, int, int, int, str, _LaneId]
-
-
-class Lanes:
-    """One lane for each team and tier, so that a head that cannot start never holds up another tier.
-
-    Only lane heads compete. Use only grows during a pass, so a lane's key only grows, but for a better head
-    arriving, which enters anew. An entry that is no longer its lane's current one is dropped; one that the
-    starts of others made too cheap goes back with its true key.
-    """
-
-    def __init__(self, shares: QuotaTree, requests: Iterable[Request]) -> None:
-        self._shares = shares
-        self._lanes: dict[_LaneId, list[_Waiting]] = {}
-        self._turns: list[_Turn] = []
-        self._current: dict[_LaneId, _Turn] = {}
-        self._touched: dict[_LaneId, None] = {}
-        for request in requests:
-            self.push(request, 0)
-
-    def push(self, request: Request, choice: int) -> None:
-        """Let the request wait for its `choice`-th tier."""
-        lane_id = (request.team_id, request.tiers[choice])
-        waiting = (-request.priority, request.queued_us, request.workload_id, choice, request)
-        heapq.heappush(self._lanes.setdefault(lane_id, []), waiting)
-        self._touched[lane_id] = None
-
-    def pop(self) -> tuple[Request, int] | None:
-        """The next request and which of its tiers it is to try; book its start before the next call."""
-        for lane_id in self._touched:
-            self._enter(lane_id)
-        self._touched.clear()
-        while self._turns:
-            turn = heapq.heappop(self._turns)
-            lane_id = turn[-1]
-            if self._current.get(lane_id) != turn:
-                continue
-            if self._turn(lane_id) != turn:
-                self._enter(lane_id)
-                continue
-            self._touched[lane_id] = None
-            *_, choice, request = heapq.heappop(self._lanes[lane_id])
-            return request, choice
-        return None
-
-    def _enter(self, lane_id: _LaneId) -> None:
-        self._current.pop(lane_id, None)
-        if self._lanes[lane_id]:
-            turn = self._turn(lane_id)
-            self._current[lane_id] = turn
-            heapq.heappush(self._turns, turn)
-
-    def _turn(self, lane_id: _LaneId) -> _Turn:
-        priority, queued_us, workload_id, _, _ = self._lanes[lane_id][0]
-        return (*self._shares.deprivation(*lane_id), priority, queued_us, workload_id, lane_id)
+FOREVER_US = 1 << 60
 
 
-def in_line(shares: QuotaTree, requests: Iterable[Request]) -> list[Request]:
-    """The waiting requests as the next pass would take them, each by the tier it named first."""
+@dataclass(slots=True, eq=False)
+class Ask:
+    """A waiting request and what the pass works out about it once. Equal shapes have equal `shape_no`."""
 
-    def key(request: Request) -> tuple[bool, int, int, int, int, int, str]:
-        own = (-request.priority, request.queued_us, request.workload_id)
-        if not request.tiers:
-            return (True, 0, 0, 0, *own)
-        tier_id = request.tiers[0]
-        borrows = not shares.within_guarantee(request.team_id, tier_id, units_asked(request))
-        return (borrows, *shares.deprivation(request.team_id, tier_id), *own)
+    id: str
+    request: Request
+    tiers: tuple[str, ...]  # those that exist, without repeats
+    shape: Shape
+    shape_no: int
+    units: int  # what its smallest start takes: all of `replicas_min`
+    order: tuple[int, int, str]  # inside its team: priority with age, then age, then id
+    counted: int  # the units that its team is judged with: 0 once it has waited long
+    run_us: int  # how long it is expected to run
+    hold_us: int  # how long it may hold what it gets, when judged against reservations
+    bound: bool  # must stay inside the guarantee
+    band: int  # 0 once no grant has room for it
 
-    return sorted(requests, key=key)
+
+class Asks:
+    """All waiting requests, made ready for one pass."""
+
+    def __init__(self, snapshot: Snapshot, policy: Policy, now_us: int) -> None:
+        self._policy, self._now_us = policy, now_us
+        self._tiers = {tier.id for tier in snapshot.tiers}
+        self._shapes: dict[tuple[object, ...], tuple[int, Shape]] = {}
+        self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self.all = [self.ask(request) for request in sorted(snapshot.requests, key=lambda r: r.workload_id)]
+
+    def ask(self, request: Request) -> Ask:
+        policy = self._policy
+        key = (
+            request.replicas_min,
+            request.gpus_per_replica,
+            request.cpu_m,
+            request.memory_mib,
+            request.pool_ids,
+        )
+        known = self._shapes.get(key)
+        if known is None:
+            known = self._shapes[key] = (len(self._shapes), Shape.of(request))
+        tiers = self._known.get(request.tiers)
+        if tiers is None:
+            tiers = tuple(dict.fromkeys(tier_id for tier_id in request.tiers if tier_id in self._tiers))
+            self._known[request.tiers] = tiers
+        waited_s = max(0, self._now_us - request.queued_us) // 1_000_000
+        aged = waited_s // policy.ageing_s if policy.ageing_s else 0
+        units = units_asked(request)
+        starving = 0 < policy.starvation_s <= waited_s
+        limit_s = request.time_limit_s
+        run_s = policy.expected_run_s(request.kind) if limit_s is None else limit_s
+        run_us = FOREVER_US if run_s is None else run_s * 1_000_000
+        is_limited = limit_s is not None or policy.backfill_without_limit
+        return Ask(
+            request.workload_id,
+            request,
+            tiers,
+            known[1],
+            known[0],
+            units,
+            (-request.priority - aged, request.queued_us, request.workload_id),
+            0 if starving else units,
+            run_us,
+            run_us if is_limited else FOREVER_US,
+            not (request.preemptible or policy.non_preemptible_may_borrow),
+            request.band,
+        )
 
 
 def units_asked(request: Request) -> int:
     """The units that the smallest start of the request takes: all of `replicas_min`."""
     return request.replicas_min * request.gpus_per_replica * UNITS_PER_GPU
+
+
+_Key = tuple[int, int, int, int, str]
+_Waiting = tuple[tuple[int, int, str], int, Ask]
+_Turn = tuple[Ask, int]
+
+
+class _Member:
+    """A tier, a team in it, or that team's own work: one heap of who below it is next."""
+
+    __slots__ = ("heap", "key", "name", "next", "parent", "waiting")
+
+    def __init__(self, name: str, parent: "_Member | None") -> None:
+        self.name, self.parent = name, parent
+        self.heap: list[tuple[_Key, _Member]] = []
+        self.waiting: list[_Waiting] = []
+        self.key: _Key | None = None  # its valid entry in the parent's heap
+        self.next: _Turn | None = None
+
+    def __lt__(self, other: "_Member") -> bool:
+        return self.name < other.name
+
+
+class Lanes:
+    """A tournament for each tier, down its team tree, so that a head that cannot start never holds up another tier.
+
+    Only what lies on the way from the last turn to the root is worked out again: a start of one team changes
+    nobody else's standing. `is_dead` says which requests need no turn at all; they are passed over at once.
+    """
+
+    def __init__(
+        self,
+        tree: QuotaTree,
+        standing: Standing,
+        asks: Iterable[Ask],
+        is_dead: Callable[[Ask, str], bool],
+    ) -> None:
+        self._tree, self._standing, self._is_dead = tree, standing, is_dead
+        self._root = _Member("", None)
+        self._members: dict[tuple[str, str], _Member] = {}
+        self._touched: dict[tuple[str, str], None] = {}
+        self._promised: list[tuple[int, tuple[int, int, str], Ask]] = []
+        self.unserved: list[Ask] = []
+        for ask in asks:
+            if ask.request.promised_us is not None:
+                self._promised.append((ask.request.promised_us, ask.order, ask))
+            else:
+                self._lane(ask.request.team_id, ask.tiers[0]).waiting.append((ask.order, 0, ask))
+                self._touched[ask.request.team_id, ask.tiers[0]] = None
+        self._promised.sort(key=lambda row: row[:2], reverse=True)
+        for team_id, tier_id in self._touched:
+            heapq.heapify(self._lane(team_id, tier_id).waiting)
+
+    def push(self, ask: Ask, choice: int) -> None:
+        """Let the request wait for its `choice`-th tier; without one it is unserved."""
+        if choice >= len(ask.tiers):
+            self.unserved.append(ask)
+            return
+        key = (ask.request.team_id, ask.tiers[choice])
+        heapq.heappush(self._lane(*key).waiting, (ask.order, choice, ask))
+        self._touched[key] = None
+
+    def pop(self) -> _Turn | None:
+        """The next request and which of its tiers it is to try; book its start before the next call."""
+        while self._promised:
+            ask = self._promised.pop()[-1]
+            if not self._is_dead(ask, ask.tiers[0]):
+                return ask, 0
+            self.push(ask, 1)
+        self._refresh()
+        turn = self._root.next
+        if turn is not None:
+            ask, choice = turn
+            key = (ask.request.team_id, ask.tiers[choice])
+            heapq.heappop(self._lane(*key).waiting)
+            self._touched[key] = None
+        return turn
+
+    def _lane(self, team_id: str, tier_id: str) -> _Member:
+        key = (tier_id, team_id + OWN_WORK)
+        if key not in self._members:
+            above = self._members.setdefault((tier_id, ""), _Member("", self._root))
+            for ancestor in self._tree.path(team_id):
+                above = self._members.setdefault((tier_id, ancestor), _Member(ancestor, above))
+            self._members[key] = _Member(team_id + OWN_WORK, above)
+        return self._members[key]
+
+    def _refresh(self) -> None:
+        while self._touched:
+            (team_id, tier_id), _ = self._touched.popitem()
+            lane = self._lane(team_id, tier_id)
+            lane.next = self._head(lane, tier_id)
+            member: _Member | None = lane
+            while member is not None:
+                self._enter(member, tier_id)
+                member = member.parent
+
+    def _head(self, lane: _Member, tier_id: str) -> _Turn | None:
+        waiting = lane.waiting
+        while waiting:
+            _, choice, ask = waiting[0]
+            if not self._is_dead(ask, tier_id):
+                return ask, choice
+            heapq.heappop(waiting)
+            self.push(ask, choice + 1)
+        return None
+
+    def _enter(self, member: _Member, tier_id: str) -> None:
+        """Settle who is next in the member, and its place among its siblings."""
+        heap = member.heap
+        while heap and heap[0][1].key is not heap[0][0]:
+            heapq.heappop(heap)
+        if not member.waiting:
+            member.next = heap[0][1].next if heap else None
+        if member.parent is None:
+            return
+        if member.next is None:
+            member.key = None
+        else:
+            member.key = heap[0][0] if member.name == "" else self._key(member.name, tier_id, member.next[0])
+            heapq.heappush(member.parent.heap, (member.key, member))
+
+    def _key(self, name: str, tier_id: str, ask: Ask) -> _Key:
+        ratio = self._standing.ratio(name, tier_id, ask.counted)
+        return (ratio, self._standing.use(name, tier_id), *ask.order)
+
+
+class Line:
+    """The waiting requests of each tier as they would start if all could: bands, guarantees, then the rest."""
+
+    def __init__(self, tree: QuotaTree, standing: Standing) -> None:
+        self._tree, self._standing = tree, standing
+
+    def of(self, tier_id: str, asks: Iterable[Ask]) -> list[Ask]:
+        """Group after group; each counts what those before it would take."""
+        ahead: dict[str, int] = {}
+        line: list[Ask] = []
+        for key, group in sorted(self._groups(tier_id, asks).items()):
+            is_promised = key[-1] == 0
+            found = sorted(group, key=_by_promise) if is_promised else self._merged(tier_id, group, ahead)
+            for ask in found:
+                team_id = ask.request.team_id
+                for member in (team_id + OWN_WORK, *self._tree.path(team_id)):
+                    ahead[member] = ahead.get(member, 0) + ask.units
+            line += found
+        return line
+
+    def _groups(self, tier_id: str, asks: Iterable[Ask]) -> dict[tuple[int, bool, int], list[Ask]]:
+        """By band, whether borrowed, and whether promised. Who is first inside a guarantee goes by `order` alone."""
+        used: dict[str, int] = {}
+        groups: dict[tuple[int, bool, int], list[Ask]] = {}
+        for ask in sorted(asks, key=lambda ask: ask.order):
+            giver = self._tree.guarantor(ask.request.team_id, tier_id)
+            taken = used.get(giver, 0) + ask.units
+            is_within = self._tree.within_guarantee(ask.request.team_id, tier_id, taken)
+            if is_within:
+                used[giver] = taken
+            key = (-ask.band, not (is_within or ask.band), int(ask.request.promised_us is None))
+            groups.setdefault(key, []).append(ask)
+        return groups
+
+    def _merged(self, tier_id: str, asks: Sequence[Ask], ahead: dict[str, int]) -> list[Ask]:
+        """Level by level from the leaves: each team's line is its members' lines, merged by ratio."""
+        lines: dict[str, list[Ask]] = {}
+        for ask in asks:  # in order
+            lines.setdefault(ask.request.team_id, []).append(ask)
+        depth = max(len(self._tree.path(team_id)) for team_id in lines)
+        keyed = {team: self._keyed(team + OWN_WORK, tier_id, lines[team], ahead) for team in sorted(lines)}
+        for level in range(depth, 0, -1):
+            for team_id in [team for team in keyed if len(self._tree.path(team)) == level]:
+                line = [ask for _, ask in sorted(keyed.pop(team_id), key=lambda row: row[0])]
+                above = self._tree.parent(team_id) or ""
+                keyed.setdefault(above, []).extend(self._keyed(team_id, tier_id, line, ahead))
+        return [ask for _, ask in sorted(keyed.get("", []), key=lambda row: row[0])]
+
+    def _keyed(
+        self, member: str, tier_id: str, line: list[Ask], ahead: dict[str, int]
+    ) -> list[tuple[_Key, Ask]]:
+        found, before = [], self._standing.use(member, tier_id) + ahead.get(member, 0)
+        allowed = self._standing.allowed(member, tier_id)
+        for ask in line:
+            held = before + ask.counted
+            ratio = held * PPM // allowed if allowed > 0 else NOTHING + held
+            found.append(((ratio, before, *ask.order), ask))
+            before += ask.units
+        return found
+
+
+def _by_promise(ask: Ask) -> tuple[int, tuple[int, int, str]]:
+    return (ask.request.promised_us or 0, ask.order)

@@ -7,86 +7,77 @@ from typing import Any
 import numpy as np
 
 from scheduling.engine import decisions as codes
+from scheduling.engine.backfill import Ending, Held, Timeline
 from scheduling.engine.blockers import clip
-from scheduling.engine.decisions import Blocker
-from scheduling.engine.fairshare import LimitHit, QuotaTree
-from scheduling.engine.order import units_asked
-from scheduling.engine.placement import Fleet, Ints, Shape, TierNodes, replicas_that_fit
+from scheduling.engine.decisions import BASIS_CLASS_DEFAULTS, BASIS_TIME_LIMITS, Blocker
+from scheduling.engine.fairshare import GUARANTEE, LENDING, LimitHit, QuotaTree
+from scheduling.engine.order import Ask
+from scheduling.engine.placement import Fleet, Ints, Shape
 from scheduling.engine.snapshot import UNITS_PER_GPU, Live, Request, Tier
 
-BASIS_TIME_LIMITS = "time_limits"
-
-_QUOTA_CODES = {codes.QUOTA_LIMIT, codes.QUOTA_LIMIT_TOTAL}
-_MACHINE_USE = {codes.NOT_ENOUGH_FREE_GPUS, codes.GANG_SPLIT, codes.CPU, codes.MEMORY}
+_QUOTA_CODES = {codes.QUOTA_LIMIT, codes.QUOTA_LIMIT_TOTAL, codes.NOT_PREEMPTIBLE}
+_MACHINE_USE = {codes.NOT_ENOUGH_FREE_GPUS, codes.GANG_SPLIT, codes.CPU, codes.MEMORY, codes.RESERVATION}
 
 
 class Changes:
     """The smallest change that starts a request now or, where it never fits, lets it ever start."""
 
-    def __init__(self, fleet: Fleet, shares: QuotaTree, tiers: Iterable[Tier]) -> None:
-        self._fleet, self._shares = fleet, shares
+    def __init__(self, fleet: Fleet, shares: QuotaTree, timeline: Timeline, tiers: Iterable[Tier]) -> None:
+        self._fleet, self._shares, self._timeline = fleet, shares, timeline
         self._tiers = {tier.id: tier for tier in tiers}
-        self._fits: dict[tuple[str, Shape], bool] = {}
+        self._cheapest = sorted(self._tiers.values(), key=lambda tier: (tier.cost_rank, tier.id))
+        self._most = {tier_id: int(tier.usable.max(initial=0)) for tier_id, tier in fleet.tiers.items()}
+        self._fits: dict[tuple[str, Shape, int, str], bool] = {}
 
-    def smallest(self, request: Request, blockers: tuple[Blocker, ...], never: bool) -> dict[str, Any] | None:
-        shape = Shape.of(request)
-        if request.budget_blocker is not None:
+    def smallest(self, ask: Ask, blockers: tuple[Blocker, ...], never: bool) -> dict[str, Any] | None:
+        if ask.request.budget_blocker is not None:
             only = all(blocker.code == codes.BUDGET for blocker in blockers)
             return {"kind": "budget"} if only else None
         if never:
-            return self._fewer_ever(request, shape) or self._other_tier(request, shape)
-        found = (
-            self._other_tier(request, shape) or self._fewer_now(request, shape) or self._quota(request, shape)
-        )
-        return found or self._wait(request, blockers)
+            return self._fewer_ever(ask) or self._other_tier(ask)
+        found = self._other_tier(ask) or self._fewer_now(ask) or self._quota(ask)
+        return found or self._wait(ask.request, blockers)
 
-    def _would_start(self, request: Request, tier_id: str, shape: Shape) -> bool:
-        units = shape.replicas * shape.gpus * UNITS_PER_GPU
-        if self._shares.limit_hits(request.team_id, tier_id, units):
+    def _would_start(self, ask: Ask, tier_id: str, shape: Shape) -> bool:
+        if self._most[tier_id] < shape.gpus or not self._fits_now(ask, tier_id, shape):
             return False
-        return self._fits_now(tier_id, shape)
+        units = shape.replicas * shape.gpus * UNITS_PER_GPU
+        return not self._shares.hits(ask.request.team_id, tier_id, units, bound=ask.bound)
 
-    def _fits_now(self, tier_id: str, shape: Shape) -> bool:
-        key = (tier_id, shape)
+    def _fits_now(self, ask: Ask, tier_id: str, shape: Shape) -> bool:
+        """Beside all reservations but its own: that would be gone with the start."""
+        own: Held | None = self._timeline.held.get(ask.id)
+        key = (tier_id, shape, ask.hold_us, ask.id if own else "")
         if key not in self._fits:
-            self._fits[key] = self._fleet.fits_now(self._fleet.tiers[tier_id], shape)
+            self._fits[key] = self._timeline.fits_now(tier_id, shape, ask.hold_us, own)
         return self._fits[key]
 
-    def _known(self, request: Request) -> list[str]:
-        return [tier_id for tier_id in request.tiers if tier_id in self._tiers]
-
-    def _other_tier(self, request: Request, shape: Shape) -> dict[str, Any] | None:
+    def _other_tier(self, ask: Ask) -> dict[str, Any] | None:
         """The cheapest tier not named that has at least the memory of the smallest one named."""
-        known = self._known(request)
-        memory = min((self._tiers[tier_id].memory_mib for tier_id in known), default=0)
-        others = sorted(
-            (tier for tier in self._tiers.values() if tier.id not in known and tier.memory_mib >= memory),
-            key=lambda tier: (tier.cost_rank, tier.id),
-        )
-        for tier in others:
-            if self._would_start(request, tier.id, shape):
+        memory = min((self._tiers[tier_id].memory_mib for tier_id in ask.tiers), default=0)
+        for tier in self._cheapest:
+            could = tier.memory_mib >= memory and tier.id not in ask.tiers
+            if could and self._would_start(ask, tier.id, ask.shape):
                 return {"kind": "other_tier", "tier": tier.id}
         return None
 
-    def _fewer_now(self, request: Request, shape: Shape) -> dict[str, Any] | None:
+    def _fewer_now(self, ask: Ask) -> dict[str, Any] | None:
         best = (0, "")
-        for tier_id in self._known(request):
-            usable = self._fleet.tiers[tier_id].usable
-            most = min(shape.gpus - 1, int(usable.max(initial=0)))
+        for tier_id in ask.tiers:
             fewer = (
                 n
-                for n in range(most, best[0], -1)
-                if self._would_start(request, tier_id, _with_gpus(shape, n))
+                for n in range(min(ask.shape.gpus - 1, self._most[tier_id]), best[0], -1)
+                if self._would_start(ask, tier_id, _with_gpus(ask.shape, n))
             )
             best = next(((gpus, tier_id) for gpus in fewer), best)
         if not best[0]:
             return None
         return {"kind": "fewer_gpus", "gpus_per_replica": best[0], "tier": best[1], "when": "now"}
 
-    def _fewer_ever(self, request: Request, shape: Shape) -> dict[str, Any] | None:
+    def _fewer_ever(self, ask: Ask) -> dict[str, Any] | None:
         """The most GPUs for each replica, less than asked, that empty nodes of a named tier would hold."""
-        best = (0, "")
-        for tier_id in self._known(request):
+        best, shape = (0, ""), ask.shape
+        for tier_id in ask.tiers:
             tier = self._fleet.tiers[tier_id]
             most = min(shape.gpus - 1, int(tier.total.max(initial=0)))
             fewer = (
@@ -95,21 +86,24 @@ class Changes:
             best = next(((gpus, tier_id) for gpus in fewer), best)
         if not best[0]:
             return None
-        now = self._would_start(request, best[1], _with_gpus(shape, best[0]))
+        now = self._would_start(ask, best[1], _with_gpus(shape, best[0]))
         when = "now" if now else "later"
         return {"kind": "fewer_gpus", "gpus_per_replica": best[0], "tier": best[1], "when": when}
 
-    def _quota(self, request: Request, shape: Shape) -> dict[str, Any] | None:
-        """Raising limits is the change only where the machines would take the request at once."""
-        for tier_id in self._known(request):
-            hits = self._shares.limit_hits(request.team_id, tier_id, units_asked(request))
-            if hits and self._fits_now(tier_id, shape):
+    def _quota(self, ask: Ask) -> dict[str, Any] | None:
+        """Raising quotas is the change only where the machines would take the request at once."""
+        for tier_id in ask.tiers:
+            hits = self._shares.hits(ask.request.team_id, tier_id, ask.units, bound=ask.bound)
+            if not hits or any(hit.rule == LENDING for hit in hits):
+                continue
+            if self._fits_now(ask, tier_id, ask.shape):
                 raises = [
                     {
                         "team_id": hit.team_id,
                         "tier_id": hit.tier_id,
                         "units": hit.used + hit.asked - hit.limit,
                     }
+                    | ({"what": GUARANTEE} if hit.rule == GUARANTEE else {})
                     for hit in hits
                 ]
                 units = max(hit.used + hit.asked - hit.limit for hit in hits)
@@ -128,95 +122,55 @@ class Changes:
 
 
 class Etas:
-    """The earliest start if all running work ends at its time limit and nobody goes first."""
+    """The earliest start once running work ends, beside all reserved starts, if nobody else goes first."""
 
-    def __init__(
-        self, fleet: Fleet, shares: QuotaTree, live: Iterable[Live], now_us: int, shape_count: int
-    ) -> None:
-        self._fleet, self._shares, self._now_us = fleet, shares, now_us
-        timed = [held for held in live if held.ends_us is not None]
-        self._live = sorted(
-            timed, key=lambda held: (held.ends_us or 0, held.workload_id, held.node_id, held.tier_id)
-        )
-        self._row = {node.id: row for row, node in enumerate(fleet.nodes)}
-        self._nodes = _array(self._row.get(held.node_id, -1) for held in self._live)  # (live,)
-        self._cpu = _array(held.cpu_m for held in self._live)  # (live,)
-        self._memory = _array(held.memory_mib for held in self._live)  # (live,)
-        self._gpus: dict[str, Ints] = {}
-        self._freed: dict[tuple[str, str | None], Ints] = {}
-        self._capacity: dict[tuple[str, Shape], int | None] = {}
+    def __init__(self, timeline: Timeline, shares: QuotaTree, live: Iterable[Live], shape_count: int) -> None:
+        self._timeline, self._shares = timeline, shares
+        self._endings = [e for e in timeline.endings(live) if e.ends_us is not None]
+        self._found: dict[tuple[str, int, int], int | None] = {}
+        self._freed: dict[tuple[str, str | None, str], tuple[Ints, list[Ending]]] = {}
         self._left = shape_count
 
-    def earliest(self, request: Request, blockers: tuple[Blocker, ...]) -> int | None:
+    def earliest(self, ask: Ask, blockers: tuple[Blocker, ...]) -> tuple[int, str] | None:
+        """(when, what it rests on)."""
         times = []
-        for tier_id in request.tiers:
+        for tier_id in ask.tiers:
             if all(_passes_with_time(blocker) for blocker in blockers_of(blockers, tier_id)):
-                times.append(self._on_tier(request, tier_id))
-        return min((time_us for time_us in times if time_us is not None), default=None)
+                found = self._on_tier(ask, tier_id)
+                times += [] if found is None else [found]
+        return min(times, default=None)
 
-    def _on_tier(self, request: Request, tier_id: str) -> int | None:
-        ends = [self._when_room(tier_id, Shape.of(request))]
-        for hit in self._shares.limit_hits(request.team_id, tier_id, units_asked(request)):
-            ends.append(self._when_under(hit))
-        known = [end for end in ends if end is not None]
-        if len(known) < len(ends) or max(known) == 0:
+    def _on_tier(self, ask: Ask, tier_id: str) -> tuple[int, str] | None:
+        room_us = self._when_room(ask, tier_id)
+        if room_us is None:
             return None
-        return max(self._now_us, self._live[max(known) - 1].ends_us or 0)
+        ends = [(room_us, self._timeline.tier(tier_id).is_estimate(room_us))]
+        for hit in self._shares.hits(ask.request.team_id, tier_id, ask.units, bound=ask.bound):
+            ending = self._when_under(hit)
+            if ending is None:
+                return None
+            ends.append((ending.ends_us or 0, ending.is_estimate))
+        estimated = any(is_estimate for _, is_estimate in ends)
+        return max(end for end, _ in ends), BASIS_CLASS_DEFAULTS if estimated else BASIS_TIME_LIMITS
 
-    def _when_under(self, hit: LimitHit) -> int | None:
-        """How many of the running, in order of their ends, must have ended for the limit to hold."""
-        key = (hit.team_id, hit.tier_id)
-        if key not in self._freed:
-            units = (held.units if self._shares.counts_against(held, hit) else 0 for held in self._live)
-            self._freed[key] = np.cumsum(_array(units))  # (live,)
-        excess = hit.used + hit.asked - hit.limit
-        index = int(np.searchsorted(self._freed[key], excess))
-        return index + 1 if index < len(self._live) else None
-
-    def _when_room(self, tier_id: str, shape: Shape) -> int | None:
-        key = (tier_id, shape)
-        if key not in self._capacity:
+    def _when_room(self, ask: Ask, tier_id: str) -> int | None:
+        key = (tier_id, ask.shape_no, ask.hold_us)
+        if key not in self._found:
             if not self._left:
                 return None
             self._left -= 1
-            self._capacity[key] = self._search(self._fleet.tiers[tier_id], shape)
-        return self._capacity[key]
+            self._found[key] = self._timeline.earliest(tier_id, ask)
+        return self._found[key]
 
-    def _search(self, tier: TierNodes, shape: Shape) -> int | None:
-        if not self._fits_after(tier, shape, len(self._live)):
-            return None
-        low, high = 0, len(self._live)
-        while low < high:
-            middle = (low + high) // 2
-            if self._fits_after(tier, shape, middle):
-                high = middle
-            else:
-                low = middle + 1
-        return low
-
-    def _fits_after(self, tier: TierNodes, shape: Shape, count: int) -> bool:
-        # GPUs that are held but not ready may be among those given back: count them out, rather late than wrong.
-        unready = tier.total - tier.free - (tier.ready - tier.usable)  # (tier nodes,)
-        released = self._released(self._tier_gpus(tier.tier_id), tier, count)
-        gpus = tier.usable + np.maximum(0, released - unready)
-        cpu = self._fleet.cpu_free[tier.nodes] + self._released(self._cpu, tier, count)
-        memory = self._fleet.memory_free[tier.nodes] + self._released(self._memory, tier, count)
-        fit = replicas_that_fit(shape, gpus, cpu, memory) * self._fleet.open_nodes(tier, shape.pool_ids)
-        return int(fit.sum()) >= shape.replicas
-
-    def _released(self, amounts: Ints, tier: TierNodes, count: int) -> Ints:
-        """What the first `count` to end give back on each node of the tier."""
-        given = np.zeros(
-            len(self._fleet.nodes) + 1, dtype=np.int64
-        )  # (nodes + 1,) the last for nodes unknown
-        np.add.at(given, self._nodes[:count], amounts[:count])
-        return given[tier.nodes]
-
-    def _tier_gpus(self, tier_id: str) -> Ints:
-        if tier_id not in self._gpus:
-            whole = (held.units // UNITS_PER_GPU if held.tier_id == tier_id else 0 for held in self._live)
-            self._gpus[tier_id] = _array(whole)  # (live,)
-        return self._gpus[tier_id]
+    def _when_under(self, hit: LimitHit) -> Ending | None:
+        """The one of the running, in order of their ends, with whose end the limit holds."""
+        key = (hit.team_id, hit.tier_id, hit.rule)
+        if key not in self._freed:
+            counted = [e for e in self._endings if self._shares.counts_against(e.live, hit)]
+            self._freed[key] = (np.cumsum(_array(e.live.units for e in counted)), counted)  # (counted,)
+        freed, counted = self._freed[key]
+        index = int(np.searchsorted(freed, hit.used + hit.asked - hit.limit))
+        return counted[index] if index < len(counted) else None
 
 
 def _passes_with_time(blocker: Blocker) -> bool:

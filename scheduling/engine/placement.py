@@ -132,11 +132,17 @@ class Fleet:
             return False
         return int(self.fit_per_node(tier, shape).sum()) >= shape.replicas
 
-    def place(self, tier: TierNodes, shape: Shape, policy: Policy) -> Placed | None:
-        """Take the best places for all replicas of the shape, or none at all."""
+    def place(
+        self, tier: TierNodes, shape: Shape, policy: Policy, at_most: Ints | None = None
+    ) -> Placed | None:
+        """Take the best places for all replicas of the shape, or none at all; `at_most` so many on each node."""
         if not self.fits_now(tier, shape):
             return None
         fit = self.fit_per_node(tier, shape)
+        if at_most is not None:
+            fit = np.minimum(fit, at_most)
+            if int(fit.sum()) < shape.replicas:
+                return None
         wanted = shape.replicas
         placements: list[ReplicaPlacement] = []
         why: dict[str, Any] = {}
@@ -152,15 +158,19 @@ class Fleet:
             wanted -= count
         return Placed(tuple(placements), why)
 
-    def place_mixed(self, tiers: list[tuple[TierNodes, int]], shape: Shape, policy: Policy) -> Placed | None:
+    def place_mixed(
+        self, tiers: list[tuple[TierNodes, int, Ints | None]], shape: Shape, policy: Policy
+    ) -> Placed | None:
         """Spread one gang over tiers in order of preference, each with its most replicas; all or none."""
         cpu_free, memory_free = self.cpu_free.copy(), self.memory_free.copy()
-        before = [(tier, tier.state()) for tier, _ in tiers]
+        before = [(tier, tier.state()) for tier, _, _ in tiers]
         placements: list[ReplicaPlacement] = []
         why: dict[str, Any] = {}
-        for tier, at_most in tiers:
-            count = min(shape.replicas - len(placements), at_most, int(self.fit_per_node(tier, shape).sum()))
-            placed = self.place(tier, shape.with_replicas(count), policy) if count > 0 else None
+        for tier, at_most, each_node in tiers:
+            fit = self.fit_per_node(tier, shape)  # (tier nodes,)
+            fit = fit if each_node is None else np.minimum(fit, each_node)
+            count = min(shape.replicas - len(placements), at_most, int(fit.sum()))
+            placed = self.place(tier, shape.with_replicas(count), policy, each_node) if count > 0 else None
             if placed is not None:
                 why = why or placed.why
                 placements += renumbered(placed.replicas, len(placements))

@@ -2,49 +2,63 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from scheduling.engine import decisions as codes
-from scheduling.engine.blockers import Diagnosis, quota_blockers
+from scheduling.engine.backfill import Timeline
+from scheduling.engine.blockers import clip
 from scheduling.engine.decisions import (
     Blocker,
     Plan,
     Policy,
     ReplicaPlacement,
+    Reservation,
     Start,
     Verdict,
     plan_to_json,
 )
-from scheduling.engine.fairshare import QuotaTree
-from scheduling.engine.order import Lanes, in_line, units_asked
-from scheduling.engine.outlook import BASIS_TIME_LIMITS, Changes, Etas
-from scheduling.engine.placement import Fleet, Placed, Shape, renumbered
-from scheduling.engine.snapshot import UNITS_PER_GPU, Live, Request, Snapshot
+from scheduling.engine.fairshare import Bands, QuotaTree
+from scheduling.engine.order import Ask, Asks, Lanes, Line
+from scheduling.engine.placement import Fleet, Ints, Placed, renumbered
+from scheduling.engine.snapshot import UNITS_PER_GPU, Live, Snapshot
+from scheduling.engine.standing import Standing
+from scheduling.engine.verdicts import Explainer
 
-__all__ = ["Blocker", "Plan", "Policy", "ReplicaPlacement", "Start", "Verdict", "plan", "plan_to_json"]
+__all__ = [
+    "Blocker",
+    "Plan",
+    "Policy",
+    "ReplicaPlacement",
+    "Reservation",
+    "Start",
+    "Verdict",
+    "plan",
+    "plan_to_json",
+]
 
 
 def plan(snapshot: Snapshot, policy: Policy, now_us: int) -> Plan:
     current = _Pass(snapshot, policy, now_us)
-    known = set(current.fleet.tiers)
-    asking = sorted(snapshot.requests, key=lambda request: request.workload_id)
-    ready = [r for r in asking if r.budget_blocker is None and not known.isdisjoint(r.tiers)]
-    waiting = current.serve(ready, within_guarantee=True)
+    waiting = current.serve_bands(current.ready)
+    waiting = current.serve(waiting, within_guarantee=True)
     waiting = current.serve(waiting, within_guarantee=False)
     waiting = current.mix(waiting)
-    started = {start.request.workload_id for start in current.starts}
+    started = {start.ask.id for start in current.starts}
     if policy.grow_gangs:
-        current.grow(waiting)
-    left = [request for request in asking if request.workload_id not in started]
-    return Plan(starts=tuple(start.decided() for start in current.starts), verdicts=current.verdicts(left))
+        current.grow([ask for ask in current.ready if ask.id not in started])
+    left = [ask for ask in current.asks if ask.id not in started]
+    return Plan(
+        starts=tuple(start.decided() for start in current.starts),
+        verdicts=current.verdicts(left),
+        reservations=current.timeline.reservations(),
+    )
 
 
 @dataclass(slots=True)
 class _Start:
     """A start under way: growing may still add replicas."""
 
-    request: Request
+    ask: Ask
     tier_id: str
     borrowed: bool
     placed: Placed
@@ -55,7 +69,7 @@ class _Start:
         nodes = dict.fromkeys(replica.node_id for replica in self.placed.replicas)
         why_here = self.why_here | {"nodes": list(nodes)} | self.placed.why
         return Start(
-            self.request.workload_id,
+            self.ask.id,
             self.tier_id,
             self.borrowed,
             self.placed.replicas,
@@ -65,7 +79,7 @@ class _Start:
 
     def live(self, now_us: int) -> list[Live]:
         """The start as what others see of it: somebody who holds GPUs."""
-        request = self.request
+        request = self.ask.request
         ends_us = None if request.time_limit_s is None else now_us + request.time_limit_s * 1_000_000
         return [
             Live(
@@ -80,6 +94,7 @@ class _Start:
                 ends_us,
                 replica.cpu_m,
                 replica.memory_mib,
+                request.kind,
             )
             for replica in self.placed.replicas
         ]
@@ -92,58 +107,169 @@ class _Pass:
         self.shares = QuotaTree(snapshot)
         self.names = {tier.id: tier.name for tier in snapshot.tiers}
         self.starts: list[_Start] = []
+        self.asks = Asks(snapshot, policy, now_us).all
+        self._never: dict[tuple[str, int], bool] = {}
+        able = [ask for ask in self.asks if ask.request.budget_blocker is None and self._could_ever(ask)]
+        self.standing = Standing(self.shares, self._wanted(able), snapshot.usage, policy)
+        self.timeline = Timeline(self.fleet, snapshot.live, policy, now_us)
+        self.ready = able
+        self._bands = Bands(self.shares, snapshot)
         # Room only shrinks during a pass: what did not fit once needs no second look, nor do its equals.
-        self._hopeless: set[tuple[str, Shape]] = set()
+        self._hopeless: set[tuple[str, int]] = set()
+        self._held_back: set[tuple[str, int, int]] = set()  # by reservations, for so long a hold
+        self._barred: set[tuple[str, str, int, bool]] = set()  # by quotas
+        self._unreserved: set[tuple[str, tuple[str, ...], int, int, bool]] = set()
+        self._within = False
 
-    def serve(self, requests: Sequence[Request], *, within_guarantee: bool) -> list[Request]:
-        """Start what can be started, in order; the rest comes back."""
-        lanes = Lanes(self.shares, map(self._known_only, requests))
-        originals = {r.workload_id: r for r in requests}
-        unserved = []
+    def _could_ever(self, ask: Ask) -> bool:
+        """Whether empty machines of some named tier (or of several) would hold it; equal shapes share the answer."""
+        if ask.request.mix_tiers and ask.tiers:
+            return True
+        return not all(self._is_never(ask, tier_id) for tier_id in ask.tiers)
+
+    def _is_never(self, ask: Ask, tier_id: str) -> bool:
+        key = (tier_id, ask.shape_no)
+        if key not in self._never:
+            tier = self.fleet.tiers[tier_id]
+            self._never[key] = not tier.nodes.size or bool(clip(self.fleet, tier, ask.shape)[1])
+        return self._never[key]
+
+    def _wanted(self, asks: Iterable[Ask]) -> dict[tuple[str, str], int]:
+        wanted: Counter[tuple[str, str]] = Counter()
+        for ask in asks:
+            for tier_id in ask.tiers:
+                if not self._is_never(ask, tier_id):
+                    wanted[ask.request.team_id, tier_id] += ask.units
+        return wanted
+
+    def serve_bands(self, asks: Sequence[Ask]) -> list[Ask]:
+        """The highest band first; who has no grant for it, or none with room, stands in line like all others."""
+        left = list(asks)
+        for band in sorted({ask.request.band for ask in asks if ask.request.band > 0}, reverse=True):
+            members = [ask for ask in left if ask.request.band == band and self._may_use_band(ask)]
+            ids = {ask.id for ask in members}
+            left = [ask for ask in left if ask.id not in ids]
+            left += self.serve(members, within_guarantee=False, band=band)
+        return left
+
+    def _may_use_band(self, ask: Ask) -> bool:
+        return self._bands.allowed(ask.request.team_id, ask.request.band, ask.units)
+
+    def serve(self, asks: Iterable[Ask], *, within_guarantee: bool, band: int = 0) -> list[Ask]:
+        """Start what can be started, in order, and reserve for the first that cannot; the rest comes back."""
+        self._within = within_guarantee
+        self._barred.clear()
+        self._unreserved.clear()
+        dead: list[Ask] = []
+        alive: list[Ask] = []
+        for ask in asks:
+            (dead if all(self._is_dead(ask, tier_id) for tier_id in ask.tiers) else alive).append(ask)
+        lanes = Lanes(self.shares, self.standing, alive, self._is_dead)
         while (turn := lanes.pop()) is not None:
-            asking, choice = turn
-            request = originals[asking.workload_id]
-            if self._try(request, asking.tiers[choice], within_guarantee):
-                continue
-            if choice + 1 < len(asking.tiers):
-                lanes.push(asking, choice + 1)
-            else:
-                unserved.append(request)
-        return unserved
+            ask, choice = turn
+            if band and not self._may_use_band(ask):
+                lanes.push(ask, len(ask.tiers))
+            elif not self._try(ask, ask.tiers[choice], band):
+                if not self._is_alive_on(ask, ask.tiers[choice + 1 :]):
+                    self._reserve(ask)
+                lanes.push(ask, choice + 1)
+        return sorted([*dead, *lanes.unserved], key=lambda ask: ask.id)
 
-    def _known_only(self, request: Request) -> Request:
-        known = self._known_tiers(request)
-        return request if known == request.tiers else replace(request, tiers=known)
+    def _is_dead(self, ask: Ask, tier_id: str) -> bool:
+        """Whether a turn would change nothing: it can neither start there now nor get a reservation."""
+        shape_no = ask.shape_no
+        if (ask.request.team_id, tier_id, ask.units, ask.bound) in self._barred:
+            return True
+        if (tier_id, shape_no) in self._hopeless or (tier_id, shape_no, ask.hold_us) in self._held_back:
+            return self._is_unreserved(ask)
+        return False
 
-    def _known_tiers(self, request: Request) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(tier_id for tier_id in request.tiers if tier_id in self.fleet.tiers))
+    def _is_unreserved(self, ask: Ask) -> bool:
+        """Whether it gets no reservation, or none any more. A promise is kept whatever the number."""
+        full = len(self.timeline.held) >= self.policy.reservations
+        if full and (ask.request.promised_us is None or not self.policy.reservations):
+            return True
+        return ask.id in self.timeline.held or self._like(ask) in self._unreserved
 
-    def _try(self, request: Request, tier_id: str, within_guarantee: bool) -> bool:
-        team_id, units, shape = request.team_id, units_asked(request), Shape.of(request)
-        is_within = self.shares.within_guarantee(team_id, tier_id, units)
-        if within_guarantee and not is_within:
+    def _like(self, ask: Ask) -> tuple[str, tuple[str, ...], int, int, bool]:
+        return (ask.request.team_id, ask.tiers, ask.shape_no, ask.hold_us, ask.bound)
+
+    def _is_alive_on(self, ask: Ask, tiers: Iterable[str]) -> bool:
+        return any(
+            (tier_id, ask.shape_no) not in self._hopeless
+            and (tier_id, ask.shape_no, ask.hold_us) not in self._held_back
+            and not self._out(ask, tier_id)
+            and self.timeline.fits_now(tier_id, ask.shape, ask.hold_us)
+            for tier_id in tiers
+        )
+
+    def _out(self, ask: Ask, tier_id: str, *, ahead: bool = False) -> bool:
+        """Whether quotas keep it out at this turn; `ahead` counts reserved starts."""
+        team_id = ask.request.team_id
+        if self._within and not self.shares.within_guarantee(team_id, tier_id, ask.units, ahead=ahead):
+            return True
+        return bool(self.shares.hits(team_id, tier_id, ask.units, bound=ask.bound, ahead=ahead))
+
+    def _try(self, ask: Ask, tier_id: str, band: int) -> bool:
+        team_id = ask.request.team_id
+        if self._out(ask, tier_id):
+            self._barred.add((team_id, tier_id, ask.units, ask.bound))
             return False
-        if (tier_id, shape) in self._hopeless or self.shares.limit_hits(team_id, tier_id, units):
-            return False
-        placed = self.fleet.place(self.fleet.tiers[tier_id], shape, self.policy)
+        placed = self._place(ask, tier_id)
+        if placed is not None:
+            is_within = self.shares.within_guarantee(team_id, tier_id, ask.units)
+            self._start(ask, tier_id, placed, borrowed=not is_within, band=band)
+        return placed is not None
+
+    def _place(self, ask: Ask, tier_id: str) -> Placed | None:
+        key, tier = (tier_id, ask.shape_no), self.fleet.tiers[tier_id]
+        if key in self._hopeless or (*key, ask.hold_us) in self._held_back:
+            return None
+        if not self.fleet.fits_now(tier, ask.shape):
+            self._hopeless.add(key)
+            return None
+        room = self.timeline.room(tier_id, ask.shape, ask.hold_us, self.timeline.held.get(ask.id))
+        placed = self.fleet.place(tier, ask.shape, self.policy, room)
         if placed is None:
-            self._hopeless.add((tier_id, shape))
-            return False
-        self._start(request, tier_id, placed, borrowed=not is_within)
-        return True
+            self._held_back.add((*key, ask.hold_us))
+        return placed
 
-    def _start(self, request: Request, tier_id: str, placed: Placed, *, borrowed: bool) -> None:
-        team_id = request.team_id
+    def _reserve(self, ask: Ask) -> None:
+        """Its first possible start on any of its tiers, for the first `policy.reservations` of the line."""
+        if self._is_unreserved(ask):
+            return
+        found = [
+            (start_us, choice)
+            for choice, tier_id in enumerate(ask.tiers)
+            if not self._is_never(ask, tier_id)
+            and not self._out(ask, tier_id, ahead=True)
+            and (start_us := self.timeline.earliest(tier_id, ask)) is not None
+        ]
+        if not found:
+            self._unreserved.add(self._like(ask))
+            return
+        start_us, choice = min(found)
+        self.timeline.reserve(ask.tiers[choice], ask, start_us)
+        self.shares.plan_ahead(ask.request.team_id, ask.tiers[choice], ask.units)
+
+    def _start(self, ask: Ask, tier_id: str, placed: Placed, *, borrowed: bool, band: int = 0) -> None:
+        request, team_id = ask.request, ask.request.team_id
+        held = self.timeline.held.get(ask.id)
+        if held is not None:  # it starts on another tier, by another right
+            self.timeline.cancel(ask.id)
+            self.shares.plan_ahead(team_id, held.tier_id, -ask.units)
         why_now = {
-            "rule": "borrowed" if borrowed else "guaranteed",
+            "rule": "band" if band else "borrowed" if borrowed else "guaranteed",
             "rank": len(self.starts) + 1,
             "team_id": team_id,
             "guarantor_id": self.shares.guarantor(team_id, tier_id),
             "used_before": self.shares.share_used(team_id, tier_id),
             "guaranteed": self.shares.share(team_id, tier_id),
+            "fair_share": self.standing.allowed(team_id, tier_id),
             "asked": len(placed.replicas) * request.gpus_per_replica * UNITS_PER_GPU,
             "priority": request.priority,
             "waited_us": max(0, self.now_us - request.queued_us),
+            "reserved_before": len(self.timeline.held),
         }
         why_here = {
             "tier_id": tier_id,
@@ -151,111 +277,101 @@ class _Pass:
             "tier_choice": request.tiers.index(tier_id) + 1,
             "tier_choices": len(request.tiers),
         }
-        self._book(request, placed.replicas)
-        self.starts.append(_Start(request, tier_id, borrowed, placed, why_now, why_here))
+        self._book(ask, placed.replicas)
+        self._bands.book(team_id, band, ask.units)
+        self.starts.append(_Start(ask, tier_id, borrowed, placed, why_now, why_here))
 
-    def _book(self, request: Request, replicas: Iterable[ReplicaPlacement]) -> None:
+    def _book(self, ask: Ask, replicas: Sequence[ReplicaPlacement]) -> None:
+        request = ask.request
         for tier_id, count in Counter(replica.tier_id for replica in replicas).items():
-            self.shares.book(request.team_id, tier_id, count * request.gpus_per_replica * UNITS_PER_GPU)
+            units = count * request.gpus_per_replica * UNITS_PER_GPU
+            self.shares.book(request.team_id, tier_id, units, preemptible=not ask.bound)
+        self.timeline.start(ask, tuple(replicas))
 
-    def mix(self, requests: list[Request]) -> list[Request]:
+    def mix(self, asks: list[Ask]) -> list[Ask]:
         """Gangs that accept it and that no single tier holds start over several tiers."""
-        return [request for request in requests if not (request.mix_tiers and self._try_mixed(request))]
+        in_order = sorted(asks, key=lambda ask: ask.order)
+        return [ask for ask in in_order if not (ask.request.mix_tiers and self._try_mixed(ask))]
 
-    def _try_mixed(self, request: Request) -> bool:
-        each = request.gpus_per_replica * UNITS_PER_GPU
-        tiers = []
-        for tier_id in self._known_tiers(request):
-            room = self.shares.limit_room(request.team_id, tier_id)
-            at_most = request.replicas_min if room is None else max(0, room) // each
-            tiers.append((self.fleet.tiers[tier_id], at_most))
+    def _try_mixed(self, ask: Ask) -> bool:
+        request, each = ask.request, ask.request.gpus_per_replica * UNITS_PER_GPU
+        tiers = [
+            (
+                self.fleet.tiers[tier_id],
+                self._most_replicas(ask, tier_id, each),
+                self._unreserved_nodes(ask, tier_id),
+            )
+            for tier_id in ask.tiers
+        ]
         total = self.shares.total_room(request.team_id)
-        if total is not None and total < units_asked(request):
+        if total is not None and total < ask.units:
             return False
-        placed = self.fleet.place_mixed(tiers, Shape.of(request), self.policy)
+        placed = self.fleet.place_mixed(tiers, ask.shape, self.policy)
         if placed is None:
             return False
         counts = Counter(replica.tier_id for replica in placed.replicas)
         within = all(self.shares.within_guarantee(request.team_id, t, n * each) for t, n in counts.items())
-        self._start(request, placed.replicas[0].tier_id, placed, borrowed=not within)
+        self._start(ask, placed.replicas[0].tier_id, placed, borrowed=not within)
         return True
 
-    def grow(self, waiting: Iterable[Request]) -> None:
+    def _most_replicas(self, ask: Ask, tier_id: str, each: int) -> int:
+        """How many of its replicas the quotas allow on this tier."""
+        team_id = ask.request.team_id
+        rooms = [self.shares.limit_room(team_id, tier_id)]
+        inside = self.shares.share(team_id, tier_id) - self.shares.share_used(team_id, tier_id)
+        lent = self.shares.lend_room(tier_id)
+        if ask.bound:
+            rooms.append(inside)
+        elif lent is not None:
+            rooms.append(max(lent, inside) if inside >= ask.units else lent)
+        return min((max(0, room) // each for room in rooms if room is not None), default=ask.shape.replicas)
+
+    def _unreserved_nodes(self, ask: Ask, tier_id: str) -> Ints | None:
+        """Nodes on which nothing is reserved: on one of several tiers, a count for each tier would not be safe."""
+        room = self.timeline.room(tier_id, ask.shape, ask.hold_us)
+        return None if room is None else room * self.timeline.tier(tier_id).unreserved_nodes()
+
+    def grow(self, waiting: Iterable[Ask]) -> None:
         """More than `replicas_min`, but only of tiers that nobody waits for."""
-        wanted = {tier_id for request in waiting for tier_id in request.tiers}
+        wanted = {tier_id for ask in waiting for tier_id in ask.tiers}
         for start in self.starts:
-            extra = start.request.replicas_max - start.request.replicas_min
+            request = start.ask.request
+            extra = request.replicas_max - request.replicas_min
             if extra > 0 and start.tier_id not in wanted:
                 self._grow(start, extra)
 
     def _grow(self, start: _Start, extra: int) -> None:
-        request, tier = start.request, self.fleet.tiers[start.tier_id]
-        each = request.gpus_per_replica * UNITS_PER_GPU
+        ask, tier = start.ask, self.fleet.tiers[start.tier_id]
+        request, each = ask.request, ask.request.gpus_per_replica * UNITS_PER_GPU
         rooms = [self.shares.limit_room(request.team_id, start.tier_id)]
-        if not start.borrowed:  # growing must not turn a guaranteed start into a borrowed one
+        if start.borrowed:
+            rooms.append(self.shares.lend_room(start.tier_id))
+        else:  # growing must not turn a guaranteed start into a borrowed one
             share = self.shares.share(request.team_id, start.tier_id)
             rooms.append(share - self.shares.share_used(request.team_id, start.tier_id))
         by_quota = min((max(0, room) // each for room in rooms if room is not None), default=extra)
-        shape = Shape.of(request)
-        count = min(extra, by_quota, int(self.fleet.fit_per_node(tier, shape).sum()))
-        more = self.fleet.place(tier, shape.with_replicas(count), self.policy) if count > 0 else None
+        fit = self.fleet.fit_per_node(tier, ask.shape)
+        room = self.timeline.room(start.tier_id, ask.shape, ask.hold_us)
+        fit = fit if room is None else fit.clip(max=room)
+        count = min(extra, by_quota, int(fit.sum()))
+        more = (
+            self.fleet.place(tier, ask.shape.with_replicas(count), self.policy, room) if count > 0 else None
+        )
         if more is not None:
             added = renumbered(more.replicas, len(start.placed.replicas))
-            self._book(request, added)
+            self._book(ask, added)
             start.placed = Placed((*start.placed.replicas, *added), start.placed.why)
             start.why_now["asked"] += count * each
 
-    def verdicts(self, requests: Iterable[Request]) -> tuple[Verdict, ...]:
-        """Judged by the state at the end of the pass, in the order of the line; equals share the work."""
+    def verdicts(self, asks: Iterable[Ask]) -> tuple[Verdict, ...]:
+        """Judged by the state at the end of the pass."""
         live = [*self.snapshot.live, *(held for start in self.starts for held in start.live(self.now_us))]
-        explainer = _Explainer(self, live)
-        positions: Counter[str] = Counter()
-        found = []
-        for request in in_line(self.shares, requests):
-            first = request.tiers[0] if request.tiers else ""
-            positions[first] += 1
-            found.append(explainer.verdict(request, positions[first]))
-        return tuple(found)
-
-
-class _Explainer:
-    def __init__(self, current: _Pass, live: list[Live]) -> None:
-        self._fleet, self._shares = current.fleet, current.shares
-        self._diagnosis = Diagnosis(current.fleet, current.shares, live)
-        self._changes = Changes(current.fleet, current.shares, current.snapshot.tiers)
-        self._etas = Etas(current.fleet, current.shares, live, current.now_us, current.policy.eta_shapes)
-        self._answers: dict[tuple[Any, ...], Verdict] = {}
-
-    def verdict(self, request: Request, position: int) -> Verdict:
-        key = (request.team_id, Shape.of(request), request.tiers, request.budget_blocker)
-        if key not in self._answers:
-            self._answers[key] = self._work_out(request)
-        return replace(self._answers[key], workload_id=request.workload_id, position=position)
-
-    def _work_out(self, request: Request) -> Verdict:
-        blockers, never = self._blockers(request)
-        eta_us = self._etas.earliest(request, blockers)
-        change = self._changes.smallest(request, blockers, never)
-        return Verdict(
-            request.workload_id, blockers, change, eta_us, 0, None if eta_us is None else BASIS_TIME_LIMITS
+        self.shares.forget_plans()
+        waiting = list(asks)
+        for ask in waiting:
+            if ask.band and not self._may_use_band(ask):
+                ask.band = 0
+        explainer = Explainer(
+            self.fleet, self.shares, self.timeline, self.snapshot.tiers, live, self.policy.eta_shapes
         )
-
-    def _blockers(self, request: Request) -> tuple[tuple[Blocker, ...], bool]:
-        """(all blockers, whether no tier named can ever hold the request)."""
-        found: list[Blocker] = []
-        if request.budget_blocker is not None:
-            found.append(Blocker(codes.BUDGET, {"reason": request.budget_blocker}))
-        if not request.tiers:
-            found.append(Blocker(codes.TIER_UNKNOWN, {"tier_id": None}))
-        never = bool(request.tiers)
-        for tier_id in dict.fromkeys(request.tiers):
-            if tier_id not in self._fleet.tiers:
-                found.append(Blocker(codes.TIER_UNKNOWN, {"tier_id": tier_id}))
-                continue
-            hits = self._shares.limit_hits(request.team_id, tier_id, units_asked(request))
-            # A limit over all tiers is one cause, however many tiers the request names.
-            found += [blocker for blocker in quota_blockers(request, hits) if blocker not in found]
-            answer = self._diagnosis.tier_answer(tier_id, Shape.of(request), request.team_id)
-            found += answer.blockers
-            never = never and answer.never
-        return tuple(found), never
+        return explainer.verdicts(waiting, Line(self.shares, self.standing))

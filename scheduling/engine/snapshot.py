@@ -53,12 +53,35 @@ class Team:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """`tier_id` None means all tiers together, where only `limit` counts. `limit` None means no limit."""
+    """`tier_id` None means all tiers together, where only `limit` counts. `limit` None means no limit.
+
+    `lend_limit` is how much of the guarantee others may use while it lies idle; None: all of it.
+    """
 
     team_id: str
     tier_id: str | None
     guaranteed: int
     limit: int | None
+    lend_limit: int | None = None
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a team itself used of a tier, in unit-seconds, already decayed by the policy's half-life."""
+
+    team_id: str
+    tier_id: str
+    unit_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class BandGrant:
+    """A team and all below it may start up to `cap` units, over all tiers, at this band or a lower one."""
+
+    team_id: str
+    band: int
+    cap: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +99,9 @@ class Live:
     ends_us: int | None
     cpu_m: int = 0
     memory_mib: int = 0
+    kind: str = "training"
+    preemptible: bool = True
+    band: int = 0  # the band it was started at
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +125,8 @@ class Request:
     budget_blocker: str | None = None
     pool_ids: tuple[str, ...] | None = None  # None: every pool is allowed
     mix_tiers: bool = False  # replicas may stand on different tiers when no single tier holds the gang
+    band: int = 0  # above 0: goes before all fair share, where a grant allows it
+    promised_us: int | None = None  # the start that an earlier pass promised: verdict basis `promise`
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +138,8 @@ class Snapshot:
     quotas: tuple[Quota, ...] = ()
     live: tuple[Live, ...] = ()
     requests: tuple[Request, ...] = ()
+    usage: tuple[Usage, ...] = ()
+    band_grants: tuple[BandGrant, ...] = ()
 
 
 _FORMAT = 1
@@ -121,6 +151,8 @@ _ROW_TYPES: dict[str, type[Any]] = {
     "quotas": Quota,
     "live": Live,
     "requests": Request,
+    "usage": Usage,
+    "band_grants": BandGrant,
 }
 
 
@@ -135,11 +167,13 @@ def to_json(snapshot: Snapshot) -> str:
 
 
 def from_json(text: str) -> Snapshot:
-    """The exact snapshot again. Fields that a newer version added take their defaults."""
+    """The exact snapshot again. Fields and tables that a newer version added take their defaults."""
     document = json.loads(text)
     if document.get("format") != _FORMAT:
         raise ValueError(f"snapshot format {document.get('format')!r} is not {_FORMAT}")
-    return Snapshot(**{kind: _rows(row_type, document[kind]) for kind, row_type in _ROW_TYPES.items()})
+    return Snapshot(
+        **{kind: _rows(row_type, document[kind]) for kind, row_type in _ROW_TYPES.items() if kind in document}
+    )
 
 
 def _rows(row_type: type[Any], table: dict[str, Any]) -> tuple[Any, ...]:

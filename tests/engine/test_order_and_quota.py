@@ -1,3 +1,8 @@
+import random
+from dataclasses import replace
+
+import pytest
+
 from scheduling.engine.snapshot import Team
 from tests.engine.build import (
     A100,
@@ -38,7 +43,8 @@ def test_the_most_deprived_team_goes_first_and_turns_alternate() -> None:
     quotas = [quota("vision", guaranteed=4), quota("speech", guaranteed=4)]
     live = [held("old", 2, node_id="elsewhere")]  # vision uses half of its guarantee already
     decided = decide(a_world(NODE, some_gpus("n1", free=4), wants, quotas, live))
-    assert started(decided) == ["speech0", "speech1", "speech2", "vision0"]
+    # The one to start counts: speech 1/4, 2/4; then vision 3/5 (it is lent the GPU that speech does not ask for).
+    assert started(decided) == ["speech0", "speech1", "vision0", "speech2"]
 
 
 def test_inside_a_team_priority_then_age_then_id() -> None:
@@ -105,3 +111,29 @@ def test_positions_count_the_line_of_one_tier() -> None:
     wants = [a_request("h1"), a_request("h2"), a_request("a1", tiers=("a100",)), a_request("h0", priority=1)]
     decided = decide(a_world(NODE, some_gpus("n1", free=0), wants))
     assert {v.workload_id: v.position for v in decided.verdicts} == {"h0": 1, "h1": 2, "h2": 3, "a1": 1}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_line_is_the_order_in_which_they_would_start(seed: int) -> None:
+    rng = random.Random(seed)
+    teams = [Team("co", None, "co", ("co",))]
+    for dept in "xy":
+        teams.append(Team(dept, "co", dept, ("co", dept)))
+        teams += [Team(f"{dept}{i}", dept, f"{dept}{i}", ("co", dept, f"{dept}{i}")) for i in range(2)]
+    wants = [
+        a_request(
+            f"w{i:02}",
+            team_id=rng.choice(teams[1:]).id,
+            gpus=rng.choice((1, 2)),
+            priority=rng.randrange(3),
+            queued_us=NOW_US - rng.randrange(10**10),
+        )
+        for i in range(14)
+    ]
+    rows = [
+        quota(team.id, guaranteed=rng.randrange(4)) for team in teams[3:4] + teams[5:] if rng.random() < 0.5
+    ]
+    nodes = [a_node(f"n{i}") for i in range(8)]
+    free = a_world(nodes, [gpu for node in nodes for gpu in some_gpus(node.id)], wants, rows, (), teams)
+    busy = replace(free, gpus=tuple(replace(gpu, free=False) for gpu in free.gpus))
+    assert [verdict.workload_id for verdict in decide(busy).verdicts] == started(decide(free))

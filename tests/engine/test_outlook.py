@@ -77,11 +77,27 @@ def test_a_budget_alone_is_the_change_and_nothing_helps_beside_it() -> None:
 def test_eta_is_when_enough_of_the_running_must_have_ended() -> None:
     live = [held(f"old{i}", 2, ends_us=NOW_US + i * HOUR_US) for i in (1, 2, 3)] + [held("endless", 2)]
     verdict = verdict_of(a_world(NODE, some_gpus("n1", free=0), [a_request(gpus=4)], live=live))
-    assert (verdict.eta_us, verdict.eta_basis) == (NOW_US + 2 * HOUR_US, "time_limits")
+    assert (verdict.eta_us, verdict.eta_basis) == (NOW_US + 2 * HOUR_US, "promise")
+    alone = verdict_of(
+        a_world(NODE, some_gpus("n1", free=0), [a_request(gpus=4)], live=live), Policy(reservations=0)
+    )
+    assert (alone.eta_us, alone.eta_basis) == (NOW_US + 2 * HOUR_US, "time_limits")
 
 
-def test_no_eta_without_time_limits_that_suffice() -> None:
-    live = [held("old", 2, ends_us=NOW_US + HOUR_US), held("endless", 6)]
+def test_work_without_a_limit_is_expected_to_run_as_long_as_its_kind_does() -> None:
+    live = [held("old", 2, ends_us=NOW_US + HOUR_US), held("open", 6)]
+    world = a_world(NODE, some_gpus("n1", free=0), [a_request(gpus=4)], live=live)
+    verdict = verdict_of(world, Policy(training_run_s=3 * 3600, reservations=0))
+    assert (verdict.eta_us, verdict.eta_basis) == (
+        NOW_US + 2 * HOUR_US,
+        "class_defaults",
+    )  # it has run for one
+    outlived = verdict_of(world, Policy(training_run_s=1800, reservations=0))
+    assert outlived.eta_us == NOW_US + HOUR_US  # half an hour doubled twice
+
+
+def test_no_eta_where_nobody_knows_when_the_work_ends() -> None:
+    live = [held("old", 2, ends_us=NOW_US + HOUR_US), held("service", 6, kind="inference")]
     verdict = verdict_of(a_world(NODE, some_gpus("n1", free=0), [a_request(gpus=4)], live=live))
     assert (verdict.eta_us, verdict.eta_basis) == (None, None)
 
@@ -117,5 +133,7 @@ def test_no_eta_for_what_time_does_not_mend() -> None:
 def test_etas_are_worked_out_for_so_many_shapes_only() -> None:
     live = [held("old", 8, ends_us=NOW_US + HOUR_US)]
     wants = [a_request("w1", gpus=1, priority=1), a_request("w2", gpus=2)]
-    decided = decide(a_world(NODE, some_gpus("n1", free=0), wants, live=live), Policy(eta_shapes=1))
+    decided = decide(
+        a_world(NODE, some_gpus("n1", free=0), wants, live=live), Policy(eta_shapes=1, reservations=0)
+    )
     assert [verdict.eta_us is None for verdict in decided.verdicts] == [False, True]

@@ -4,7 +4,19 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
-from scheduling.engine.snapshot import UNITS_PER_GPU, Gpu, Live, Node, Quota, Request, Snapshot, Team, Tier
+from scheduling.engine.snapshot import (
+    UNITS_PER_GPU,
+    BandGrant,
+    Gpu,
+    Live,
+    Node,
+    Quota,
+    Request,
+    Snapshot,
+    Team,
+    Tier,
+    Usage,
+)
 from tests.engine.build import HOUR_US, NOW_US
 
 TIERS = (Tier("a", "a-80g", 80_000, 2), Tier("b", "b-40g", 40_000, 1))
@@ -78,6 +90,9 @@ def requests(draw: st.DrawFn, workload_id: str = "w0") -> Request:
         budget_blocker=draw(st.sampled_from((None, None, None, "no budget left"))),
         pool_ids=draw(st.sampled_from((None, None, ("p",), ()))),
         mix_tiers=draw(st.booleans()),
+        preemptible=draw(st.integers(0, 3)) > 0,
+        band=draw(st.sampled_from((0, 0, 0, 1, 2))),
+        promised_us=draw(st.sampled_from((None, None, None, NOW_US + HOUR_US))),
     )
 
 
@@ -86,7 +101,24 @@ def quotas(draw: st.DrawFn) -> tuple[Quota, ...]:
     keys = draw(st.sets(st.tuples(st.sampled_from(TEAM_IDS), st.sampled_from(("a", "b", None))), max_size=6))
     units = st.integers(0, 12).map(lambda gpus: gpus * UNITS_PER_GPU)
     limits = st.one_of(st.none(), units)
-    return tuple(Quota(team, tier, draw(units), draw(limits)) for team, tier in sorted(keys, key=str))
+    return tuple(
+        Quota(team, tier, draw(units), draw(limits), draw(limits) if tier else None, draw(st.integers(0, 3)))
+        for team, tier in sorted(keys, key=str)
+    )
+
+
+@st.composite
+def usage(draw: st.DrawFn) -> tuple[Usage, ...]:
+    keys = draw(st.sets(st.tuples(st.sampled_from(TEAM_IDS), st.sampled_from(("a", "b"))), max_size=3))
+    unit_s = st.integers(0, 10**10)
+    return tuple(Usage(team, tier, draw(unit_s)) for team, tier in sorted(keys))
+
+
+@st.composite
+def band_grants(draw: st.DrawFn) -> tuple[BandGrant, ...]:
+    teams = sorted(draw(st.sets(st.sampled_from(TEAM_IDS), max_size=2)))
+    caps = st.integers(0, 8).map(lambda gpus: gpus * UNITS_PER_GPU)
+    return tuple(BandGrant(team, draw(st.integers(1, 2)), draw(caps)) for team in teams)
 
 
 @st.composite
@@ -95,5 +127,13 @@ def snapshots(draw: st.DrawFn, max_requests: int = 6, busy: int = 1) -> Snapshot
     made = draw(_machines(busy))
     asked = [draw(requests(f"w{number}")) for number in range(draw(st.integers(1, max_requests)))]
     return Snapshot(
-        TIERS, tuple(made.nodes), tuple(made.gpus), TEAMS, draw(quotas()), tuple(made.live), tuple(asked)
+        TIERS,
+        tuple(made.nodes),
+        tuple(made.gpus),
+        TEAMS,
+        draw(quotas()),
+        tuple(made.live),
+        tuple(asked),
+        draw(usage()),
+        draw(band_grants()),
     )

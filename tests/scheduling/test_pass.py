@@ -18,10 +18,10 @@ from gpuyard.audit.models import Event
 from gpuyard.core import clock
 from gpuyard.fleet.models import Node
 from scheduling.commit import Committed, Overtaken, Timings, plan_commit
-from scheduling.engine.decisions import Plan, Policy
+from scheduling.engine.decisions import Plan
 from scheduling.engine.plan import plan
 from scheduling.engine.snapshot import from_json
-from scheduling.loader import Loaded, snapshot_load
+from scheduling.loader import Loaded, snapshot_load, to_us
 from scheduling.models import (
     Allocation,
     Attempt,
@@ -32,7 +32,7 @@ from scheduling.models import (
     Verdict,
     Workload,
 )
-from scheduling.passes import pass_once, pass_turns
+from scheduling.passes import POLICY, pass_once, pass_turns
 from tests import factories as make
 from tests.databases import url
 
@@ -41,7 +41,7 @@ Connect = Callable[..., psycopg.Connection[tuple[Any, ...]]]
 
 def _planned() -> tuple[Loaded, Plan]:
     loaded = snapshot_load()
-    return loaded, plan(loaded.snapshot, Policy(), loaded.now_us)
+    return loaded, plan(loaded.snapshot, POLICY, loaded.now_us)
 
 
 def _commit(loaded: Loaded, decided: Plan) -> Committed:
@@ -178,7 +178,7 @@ def test_a_pass_keeps_the_snapshot_that_gives_the_same_plan_again() -> None:
     _commit(loaded, decided)
     kept = PassRecord.objects.get().snapshot
     assert kept is not None
-    assert plan(from_json(zlib.decompress(kept).decode()), Policy(), loaded.now_us) == decided
+    assert plan(from_json(zlib.decompress(kept).decode()), POLICY, loaded.now_us) == decided
 
 
 @pytest.mark.django_db
@@ -251,3 +251,28 @@ def _wait_until(claim: Callable[[], bool], seconds: float = 30) -> None:
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
     connection.close_if_unusable_or_obsolete()
+
+
+@pytest.mark.django_db
+def test_the_snapshot_carries_what_is_lent_and_the_weight() -> None:
+    tier, company = make.tier(), make.company()
+    row = make.quota(company, tier, guaranteed_gpus=8)
+    type(row).objects.filter(pk=row.pk).update(lend_limit=2 * 7000, weight=3)
+    (quota,) = snapshot_load().snapshot.quotas
+    assert (quota.guaranteed, quota.lend_limit, quota.weight) == (8 * 7000, 2 * 7000, 3)
+
+
+@pytest.mark.django_db
+def test_a_promised_start_is_known_to_the_next_pass() -> None:
+    tier = make.tier()
+    make.node(tier, 2)
+    runs = make.workload(make.team(), tier, gpus=2, time_limit_s=3600)
+    pass_once()
+    waits = make.workload(make.team(), tier, gpus=2)
+    pass_once()
+    verdict = Verdict.objects.get(workload=waits)
+    assert (verdict.eta_basis, verdict.eta is not None) == ("promise", True)
+    loaded = snapshot_load().snapshot
+    assert loaded.live[0].workload_id == str(runs.id)
+    assert verdict.eta is not None
+    assert loaded.requests[0].promised_us == to_us(verdict.eta)

@@ -32,7 +32,7 @@ def verdict_card(actor: User, workload: Workload) -> VerdictCard | None:
     return VerdictCard(
         headline=_headline(known),
         detail=_detail(known),
-        basis=_("From the time limits of what runs now.") if known.eta_basis == "time_limits" else "",
+        basis=_basis(known.eta_basis),
         position=None if is_never(known) else known.position or None,
         queue_length=max(queue_list(actor).count(), known.position),
         pass_number=known.pass_number,
@@ -40,6 +40,15 @@ def verdict_card(actor: User, workload: Workload) -> VerdictCard | None:
         blockers=[_blocker(reason, names, known.as_of) for reason in hopeless_first(known)],
         change=known.change,
     )
+
+
+def _basis(code: str) -> str:
+    return {
+        "time_limits": _("From the time limits of what runs now."),
+        "class_defaults": _("Some of what runs has no time limit: from how long its kind usually runs."),
+        "reservation": _("GPUs are reserved for it from then on; nobody behind it in line can delay it."),
+        "promise": _("GPUs are reserved for it from then on; nobody behind it in line can delay it."),
+    }.get(code, "")
 
 
 def is_never(known: Explanation) -> bool:
@@ -59,6 +68,8 @@ def _headline(known: Explanation) -> str:
 def _detail(known: Explanation) -> str:
     if known.eta is not None:
         ahead = wording.duration((known.eta - known.as_of).total_seconds())
+        if known.eta_basis == "class_defaults":
+            return _("in %s, if work without a time limit runs as long as usual") % ahead
         return _("in %s at the latest, if nothing ends earlier") % ahead
     if is_never(known):
         return _("No node that has joined could hold it, even when empty.")

@@ -1,0 +1,395 @@
+"""What the machines will have free and when: starts reserved for those that wait, and who may pass them.
+
+GPUs of one tier on one node are alike, so the timeline counts them for each node: work that never asks for more
+than is free at any time can always keep its own GPUs. Free room only grows as work ends; only a reserved start
+lowers it. So between two such starts the least is free at the first moment, and a window needs to be looked at
+only where it begins and where a reserved start lies inside it.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduling.engine.decisions import Policy, ReplicaPlacement, Reservation
+from scheduling.engine.order import FOREVER_US, Ask
+from scheduling.engine.placement import Fleet, Ints, Shape, TierNodes, replicas_that_fit
+from scheduling.engine.snapshot import UNITS_PER_GPU, Live
+
+_GPUS, _CPU, _MEMORY = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A live group and when it is expected to be gone; None: nobody knows."""
+
+    live: Live
+    ends_us: int | None
+    is_estimate: bool  # no time limit: by what is usual for its kind
+
+
+def expected_end(live: Live, policy: Policy, now_us: int) -> Ending:
+    """Its limit; else what is usual for its kind, doubled as often as it has outlived that already."""
+    step_us = max(1, policy.timeline_step_s) * 1_000_000
+    soon_us = (now_us // step_us + 1) * step_us
+    if live.ends_us is not None:
+        return Ending(live, live.ends_us if live.ends_us > now_us else soon_us, is_estimate=False)
+    run_s = policy.expected_run_s(live.kind)
+    if run_s is None or run_s <= 0 or live.state == "unconfirmed":
+        return Ending(live, None, is_estimate=True)
+    run_us = run_s * 1_000_000
+    while live.started_us + run_us <= now_us:
+        run_us *= 2
+    return Ending(live, live.started_us + run_us, is_estimate=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """A reserved start: what it takes of each node, from `start_us` to `end_us`."""
+
+    ask: Ask
+    tier_id: str
+    start_us: int
+    end_us: int
+    nodes: Ints  # (nodes taken,) rows of the fleet
+    replicas: Ints  # (nodes taken,)
+
+    def amounts(self, tier_id: str) -> Ints:
+        shape = self.ask.shape
+        gpus = shape.gpus if tier_id == self.tier_id else 0
+        return np.array([[gpus], [shape.cpu_m], [shape.memory_mib]]) * self.replicas  # (3, nodes taken)
+
+
+class TierTimeline:
+    """Free GPUs, CPU and memory of one tier's nodes over time."""
+
+    def __init__(self, fleet: Fleet, tier: TierNodes, endings: Sequence[Ending]) -> None:
+        self.fleet, self.tier = fleet, tier
+        self.row_of = np.full(len(fleet.nodes), -1, dtype=np.int64)  # (nodes,) rows of the tier
+        self.row_of[tier.nodes] = np.arange(tier.nodes.size)
+        here = [
+            (e, int(self.row_of[fleet.node_index[e.live.node_id]]))
+            for e in endings
+            if e.ends_us is not None and e.live.node_id in fleet.node_index
+        ]
+        here = [(e, row) for e, row in here if row >= 0]
+        here.sort(key=lambda pair: pair[0].ends_us or 0)
+        self._ends = _array(e.ends_us or 0 for e, _ in here)  # (endings,)
+        self._rows = _array(row for _, row in here)  # (endings,)
+        tier_id = tier.tier_id
+        self._gives = np.array(  # (3, endings)
+            [
+                [e.live.units // UNITS_PER_GPU if e.live.tier_id == tier_id else 0 for e, _ in here],
+                [e.live.cpu_m for e, _ in here],
+                [e.live.memory_mib for e, _ in here],
+            ],
+            dtype=np.int64,
+        ).reshape(3, len(here))
+        self._first_estimate_us = min((e.ends_us or 0 for e, _ in here if e.is_estimate), default=FOREVER_US)
+        # GPUs that are held but not ready may be among those given back: count them out, rather late than wrong.
+        self._unready = tier.total - tier.free - (tier.ready - tier.usable)  # (tier nodes,)
+        self._started: list[tuple[int, int, int, int, int]] = []  # end, row, GPUs, CPU, memory
+        self._started_array: Ints = np.zeros((0, 5), dtype=np.int64)
+        self._times: Ints | None = None
+        self.held: dict[Held, tuple[Ints, Ints]] = {}  # rows of the tier, (3, rows) what it takes of them
+        self.starts: list[int] = []  # when reservations start, in order
+        self._held_ends: list[int] = []
+        # For each node of each reservation: start, end, row, GPUs, CPU, memory. Grows by doubling.
+        self._taken: Ints = np.zeros((64, 6), dtype=np.int64)
+        self._taken_count = 0
+        self._noted: dict[Held, int] = {}  # where its entries begin
+        self._least: Ints = np.zeros(
+            (0, 3, tier.nodes.size), dtype=np.int64
+        )  # (starts, 3, tier nodes) free then
+
+    def add_start(self, row: int, gpus: int, cpu_m: int, memory_mib: int, ask: Ask, now_us: int) -> None:
+        """Somebody starts now."""
+        if ask.run_us < FOREVER_US:
+            end_us = now_us + ask.run_us
+            self._started.append((end_us, row, gpus, cpu_m, memory_mib))
+            self._times = None
+            if ask.request.time_limit_s is None:
+                self._first_estimate_us = min(end_us, self._first_estimate_us)
+        upto = bisect_left(self.starts, now_us + ask.hold_us)
+        self._least[:upto, :, row] -= np.array((gpus, cpu_m, memory_mib))
+
+    def add_reservation(self, held: Held) -> None:
+        index = bisect_left(self.starts, held.start_us)
+        if index == len(self.starts) or self.starts[index] != held.start_us:
+            self._least = np.insert(self._least, index, self.free_at(held.start_us), axis=0)
+            self.starts.insert(index, held.start_us)
+        rows = self.row_of[held.nodes]
+        here = rows >= 0
+        self.held[held] = (rows[here], held.amounts(self.tier.tier_id)[:, here])
+        insort(self._held_ends, held.end_us)
+        self._note(held, *self.held[held])
+        self._shift(held, -1)
+
+    def unreserved_nodes(self) -> Ints:
+        """(tier nodes,) 1 where nothing is reserved, else 0."""
+        free = np.ones(self.tier.nodes.size, dtype=np.int64)
+        for rows, _ in self.held.values():
+            free[rows] = 0
+        return free
+
+    def touches(self, held: Held) -> bool:
+        return bool((self.row_of[held.nodes] >= 0).any())
+
+    def cancel(self, held: Held) -> None:
+        self._shift(held, 1)
+        rows, _ = self.held.pop(held)
+        first = self._noted.pop(held)
+        self._taken[first : first + rows.size] = 0
+        self._held_ends.remove(held.end_us)
+
+    def _note(self, held: Held, rows: Ints, amounts: Ints) -> None:
+        count = self._taken_count + rows.size
+        while count > len(self._taken):
+            self._taken = np.concatenate([self._taken, np.zeros_like(self._taken)])
+        self._noted[held] = self._taken_count
+        entries = self._taken[self._taken_count : count]
+        entries[:, 0], entries[:, 1], entries[:, 2] = held.start_us, held.end_us, rows
+        entries[:, 3:] = amounts.T
+        self._taken_count = count
+
+    def _shift(self, held: Held, sign: int) -> None:
+        rows, amounts = self.held[held]
+        first, last = bisect_left(self.starts, held.start_us), bisect_left(self.starts, held.end_us)
+        self._least[first:last, :, rows] += sign * amounts
+
+    def free_at(self, time_us: int, *, reservations: bool = True) -> Ints:
+        """(3, tier nodes) GPUs, CPU and memory free then."""
+        tier, fleet = self.tier, self.fleet
+        size, count = tier.nodes.size, int(np.searchsorted(self._ends, time_us, side="right"))
+        rows = self._rows[:count]
+        given = [np.bincount(rows, weights=self._gives[k, :count], minlength=size) for k in range(3)]
+        free = np.array(given).astype(np.int64)
+        free[_GPUS] = tier.usable + np.maximum(0, free[_GPUS] - self._unready)
+        free[_CPU] += fleet.cpu_free[tier.nodes]
+        free[_MEMORY] += fleet.memory_free[tier.nodes]
+        if self._started:
+            over = self._ended_starts(time_us)
+            for kind in range(3):
+                free[kind] += np.bincount(over[:, 1], weights=over[:, 2 + kind], minlength=size).astype(
+                    np.int64
+                )
+        if reservations:
+            taken = self._taken[: self._taken_count]
+            taken = taken[(taken[:, 0] <= time_us) & (time_us < taken[:, 1])]
+            np.subtract.at(free.T, taken[:, 2], taken[:, 3:])
+        return free
+
+    def _ended_starts(self, time_us: int) -> Ints:
+        if len(self._started) != len(self._started_array):
+            self._started_array = np.array(self._started, dtype=np.int64)
+        return self._started_array[self._started_array[:, 0] <= time_us]
+
+    def least_free(self, free: Ints, from_us: int, until_us: int, but: Held | None = None) -> Ints:
+        """(3, tier nodes) the least that is free from then to then, given what is free at the beginning."""
+        first, last = bisect_right(self.starts, from_us), bisect_left(self.starts, until_us)
+        if first >= last:
+            return free
+        window = self._least[first:last]
+        if but is not None and but in self.held:
+            rows, amounts = self.held[but]
+            inside = [but.start_us <= start < but.end_us for start in self.starts[first:last]]
+            window = window.copy()
+            window[np.ix_(np.flatnonzero(inside), np.arange(3), rows)] += amounts
+        least: Ints = np.minimum(free, window.min(axis=0))
+        return least
+
+    def fit(self, shape: Shape, time_us: int, hold_us: int) -> Ints:
+        """(tier nodes,) replicas that could start then and stay so long without delaying anybody."""
+        free = self.least_free(self.free_at(time_us), time_us, time_us + hold_us)
+        return replicas_that_fit(shape, *free) * self.fleet.open_nodes(self.tier, shape.pool_ids)
+
+    def fits(self, shape: Shape, time_us: int, hold_us: int) -> bool:
+        return int(self.fit(shape, time_us, hold_us).sum()) >= shape.replicas
+
+    def times(self) -> Ints:
+        """(times,) all moments at which something is expected to end."""
+        if self._times is None:
+            ends = [end for end, *_ in self._started]
+            self._times = np.unique(np.concatenate([self._ends, _array(ends)]))
+        return self._times
+
+    def earliest(self, shape: Shape, hold_us: int, now_us: int) -> int | None:
+        """The first moment from which the shape fits for so long, beside all reservations."""
+        first = self._first_room(shape, now_us)
+        if first is None:
+            return None
+        times, full = self.times(), self._full_starts(shape)
+        begin: int | None = first
+        while begin is not None:
+            low, high = bisect_right(full, begin), bisect_left(full, begin + hold_us)
+            if low < high:  # a reserved start inside the window leaves too little: not before the last such
+                begin = full[high - 1]
+                continue
+            after = self._next_edge(begin, hold_us)
+            last = len(times) if after is None else int(np.searchsorted(times, after, side="left"))
+            moments = [begin, *times[np.searchsorted(times, begin, side="right") : last].tolist()]
+            if self.fits(shape, moments[-1], hold_us):
+                index = bisect_left(moments, True, key=lambda moment: self.fits(shape, moment, hold_us))
+                return int(moments[min(index, len(moments) - 1)])
+            begin = after
+        return None
+
+    def _next_edge(self, begin: int, hold_us: int) -> int | None:
+        """When a reservation next begins or ends to stand in the way of a window: until then, time only adds room."""
+        edges = []
+        for times, shift in ((self.starts, 0), (self._held_ends, 0), (self.starts, hold_us - 1)):
+            index = bisect_right(times, begin + shift)
+            if index < len(times):
+                edges.append(times[index] - shift)
+        return min(edges, default=None)
+
+    def _full_starts(self, shape: Shape) -> list[int]:
+        """The reserved starts at which too little is left for the shape."""
+        if not self.starts:
+            return []
+        gpus, cpu_m, memory_mib = self._least[:, _GPUS], self._least[:, _CPU], self._least[:, _MEMORY]
+        fit = replicas_that_fit(shape, gpus, cpu_m, memory_mib)  # (starts, tier nodes)
+        fit = fit * self.fleet.open_nodes(self.tier, shape.pool_ids)
+        return [self.starts[index] for index in np.flatnonzero(fit.sum(axis=1) < shape.replicas)]
+
+    def is_estimate(self, time_us: int) -> bool:
+        """Whether what is free then rests on the end of work that has no time limit."""
+        return time_us >= self._first_estimate_us
+
+    def _first_room(self, shape: Shape, now_us: int) -> int | None:
+        """The same without reservations: room only grows."""
+        moments = [now_us, *self.times().tolist()]
+        allowed = self.fleet.open_nodes(self.tier, shape.pool_ids)
+
+        def has_room(moment: int) -> bool:
+            fit = replicas_that_fit(shape, *self.free_at(moment, reservations=False)) * allowed
+            return int(fit.sum()) >= shape.replicas
+
+        index = bisect_left(moments, True, key=has_room)
+        return None if index == len(moments) else moments[index]
+
+
+class Timeline:
+    """All tiers' timelines, made when first asked for; starts and reservations of this pass enter all of them."""
+
+    def __init__(self, fleet: Fleet, live: Iterable[Live], policy: Policy, now_us: int) -> None:
+        self._fleet, self._policy, self.now_us = fleet, policy, now_us
+        self._live = live
+        self._endings: list[Ending] | None = None
+        self._tiers: dict[str, TierTimeline] = {}
+        self._starts: list[tuple[Ask, tuple[ReplicaPlacement, ...]]] = []
+        self.held: dict[str, Held] = {}  # by workload, in the order of the line
+
+    def endings(self, live: Iterable[Live] | None = None) -> list[Ending]:
+        """What is expected to end, first end first: the snapshot's live work, or that given."""
+        found = [
+            expected_end(row, self._policy, self.now_us) for row in (self._live if live is None else live)
+        ]
+        found.sort(key=lambda e: (e.ends_us or 0, e.live.workload_id, e.live.node_id, e.live.tier_id))
+        return found
+
+    def tier(self, tier_id: str) -> TierTimeline:
+        if tier_id not in self._tiers:
+            if self._endings is None:
+                self._endings = self.endings()
+            made = TierTimeline(self._fleet, self._fleet.tiers[tier_id], self._endings)
+            self._tiers[tier_id] = made
+            for ask, replicas in self._starts:
+                self._enter(made, ask, replicas)
+            for held in self.held.values():
+                if made.touches(held):
+                    made.add_reservation(held)
+        return self._tiers[tier_id]
+
+    def room(self, tier_id: str, shape: Shape, hold_us: int, but: Held | None = None) -> Ints | None:
+        """(tier nodes,) replicas that may start now without delaying a reservation; None: as many as fit."""
+        if not self.held:
+            return None
+        timeline = self.tier(tier_id)
+        if bisect_left(timeline.starts, self.now_us + hold_us) == 0:
+            return None
+        tier, fleet = timeline.tier, self._fleet
+        now = np.array([tier.usable, fleet.cpu_free[tier.nodes], fleet.memory_free[tier.nodes]])
+        return replicas_that_fit(shape, *timeline.least_free(now, self.now_us, self.now_us + hold_us, but))
+
+    def fits_now(self, tier_id: str, shape: Shape, hold_us: int, but: Held | None = None) -> bool:
+        tier = self._fleet.tiers[tier_id]
+        if not self._fleet.fits_now(tier, shape):
+            return False
+        room = self.room(tier_id, shape, hold_us, but)
+        if room is None:
+            return True
+        return int(np.minimum(room, self._fleet.fit_per_node(tier, shape)).sum()) >= shape.replicas
+
+    def start(self, ask: Ask, replicas: tuple[ReplicaPlacement, ...]) -> None:
+        self._starts.append((ask, replicas))
+        for timeline in self._tiers.values():
+            self._enter(timeline, ask, replicas)
+
+    def _enter(self, timeline: TierTimeline, ask: Ask, replicas: tuple[ReplicaPlacement, ...]) -> None:
+        for replica in replicas:
+            row = int(timeline.row_of[self._fleet.node_index[replica.node_id]])
+            if row >= 0:
+                gpus = len(replica.gpu_ids) if replica.tier_id == timeline.tier.tier_id else 0
+                timeline.add_start(row, gpus, replica.cpu_m, replica.memory_mib, ask, self.now_us)
+
+    def earliest(self, tier_id: str, ask: Ask) -> int | None:
+        return self.tier(tier_id).earliest(ask.shape, ask.hold_us, self.now_us)
+
+    def reserve(self, tier_id: str, ask: Ask, start_us: int) -> Held:
+        """Keep the nodes that hold most of the gang, then those busiest until then, then with least to spare."""
+        timeline = self.tier(tier_id)
+        fit = timeline.fit(ask.shape, start_us, ask.hold_us)
+        spare = timeline.free_at(start_us)[_GPUS] - np.minimum(fit, ask.shape.replicas) * ask.shape.gpus
+        rows, counts, wanted = [], [], ask.shape.replicas
+        for row in np.lexsort((spare, timeline.tier.usable, -np.minimum(fit, wanted))):
+            if not wanted:
+                break
+            count = min(int(fit[row]), wanted)
+            rows.append(int(timeline.tier.nodes[row]))
+            counts.append(count)
+            wanted -= count
+        held = Held(ask, tier_id, start_us, start_us + ask.run_us, _array(rows), _array(counts))
+        self.held[ask.id] = held
+        for other in self._tiers.values():
+            if other.touches(held):
+                other.add_reservation(held)
+        return held
+
+    def cancel(self, workload_id: str) -> None:
+        held = self.held.pop(workload_id)
+        for timeline in self._tiers.values():
+            if held in timeline.held:
+                timeline.cancel(held)
+
+    def in_the_way(self, tier_id: str, ask: Ask) -> list[Held]:
+        """The reservations that a start now would delay, first start first."""
+        timeline = self.tier(tier_id)
+        could = set(timeline.tier.nodes[self._fleet.fit_per_node(timeline.tier, ask.shape) > 0].tolist())
+        found = [
+            held
+            for held in timeline.held
+            if held.ask is not ask
+            and held.start_us < self.now_us + ask.hold_us
+            and not could.isdisjoint(held.nodes.tolist())
+        ]
+        return sorted(found, key=lambda held: (held.start_us, held.ask.id))
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        return tuple(
+            Reservation(
+                held.ask.id,
+                held.tier_id,
+                held.start_us,
+                tuple(
+                    (self._fleet.nodes[node].id, count)
+                    for node, count in zip(held.nodes.tolist(), held.replicas.tolist(), strict=True)
+                ),
+            )
+            for held in self.held.values()
+        )
+
+
+def _array(values: Iterable[int]) -> Ints:
+    return np.fromiter(values, dtype=np.int64)
