@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from gpuyard_agent.shim import SUPERVISOR_VARIABLE
 from tests.agent.conftest import Eventually
 
 PACKAGE_ROOT = str(Path(runner.__file__).parents[2])
-MARK = "GPUYARD_REPLICA=shim-test"
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
 # forks twice and leaves its session, as daemons do; the orphan ignores SIGTERM
 ORPHAN = (
@@ -33,13 +33,14 @@ ORPHAN = (
 class ShimUnderTest:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.replica = f"shim-test-{uuid.uuid4()}"  # its own: tests run side by side and end what carries it
         self.process: subprocess.Popen[bytes] | None = None
         for name in (records.LOG_FOLDER, records.WORK_FOLDER):
             (folder / name).mkdir(parents=True)
 
     def start(self, argv: list[str], *, supervisor: int | None = None, **changes: Any) -> None:
         launch = {
-            "argv": argv, "env": {"PATH": os.environ["PATH"], "GPUYARD_REPLICA": "shim-test"},
+            "argv": argv, "env": {"PATH": os.environ["PATH"], "GPUYARD_REPLICA": self.replica},
             "working_dir": str(self.folder / "work"), "temporary_dir": "/tmp", "time_limit_s": None, "grace_s": 0.5,
             "on_disconnect": "keep", "lease_file": str(self.folder / "lease.json"), "lease_deadline_s": 0.0,
             "spool_bytes": 1_000_000,
@@ -75,7 +76,11 @@ class ShimUnderTest:
         return (self.folder / records.CHILD_FILE).exists()
 
     def processes(self) -> list[proc.ProcStat]:
-        return [stat for stat in proc.with_environment(MARK, proc.all_stats()) if not stat.is_gone]
+        return [
+            stat
+            for stat in proc.with_environment(f"GPUYARD_REPLICA={self.replica}", proc.all_stats())
+            if not stat.is_gone
+        ]
 
     def output(self, stream: str = "stdout") -> str:
         return "".join(path.read_text() for path in sorted((self.folder / "logs").glob(f"{stream}.*")))
