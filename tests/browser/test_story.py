@@ -97,4 +97,6 @@ def _download(finance: Page, folder: Path) -> list[dict[str, str]]:
 
 
 def _amount(text: str) -> Decimal:
+    if text.strip().startswith("<"):  # "< 0.01 €": something, but no whole cent
+        return Decimal("0.00")
     return Decimal(re.sub(r"[^0-9.]", "", text))
