@@ -55,14 +55,14 @@ def _why_now(why: _Data, names: Names) -> str:
     team = names.get(why["team_id"], why["team_id"])
     used, guaranteed, asked = (_gpus(why[key]) for key in ("used_before", "guaranteed", "asked"))
     if why["rule"] == "guaranteed":
-        share = f"team {team} used {used} of its {guaranteed} guaranteed GPUs"
-        return f"Inside the guarantee: {share} and asked for {asked}"
+        promised = f"{guaranteed} GPU" if guaranteed == "1" else f"{guaranteed} GPUs"
+        return f"Inside the guarantee of {promised}: team {team} used {used} and asked for {asked}"
     if why["rule"] == "band":
         return (
             f"Critical work goes first: team {team} has the right to it; it used {used} and asked for {asked}"
         )
     lent = f"{asked} beyond the guarantee of team {team}, which used {used} of {guaranteed}"
-    return f"Borrowed: {lent}; may be taken back for a guarantee"
+    return f"Borrowed: {lent}"
 
 
 def _why_here(start: Start, names: Names) -> str:

@@ -80,17 +80,15 @@ def test_why_now_and_why_here() -> None:
     gpus = [*some_gpus("n1", free=4), *some_gpus("n2")]
     world = a_world(NODES, gpus, [a_request(gpus=2)], [quota("vision", guaranteed=8)])
     assert start_reason(decide(world).starts[0], NAMES) == (
-        "Inside the guarantee: team vision used 0 of its 8 guaranteed GPUs and asked for 2. "
+        "Inside the guarantee of 8 GPUs: team vision used 0 and asked for 2. "
         "On n1 (h100-80g): of 2 nodes that could, it is left with 2 GPUs, all GPUs on one island; "
         "next best was n2 with 6 left."
     )
 
 
-def test_borrowed_says_that_it_may_be_taken_back() -> None:
+def test_borrowed_names_the_guarantee_that_it_is_beyond() -> None:
     reason = start_reason(decide(a_world(NODES, some_gpus("n1"), [a_request()])).starts[0], NAMES)
-    assert reason.startswith(
-        "Borrowed: 1 beyond the guarantee of team vision, which used 0 of 0; may be taken"
-    )
+    assert reason.startswith("Borrowed: 1 beyond the guarantee of team vision, which used 0 of 0. ")
 
 
 def test_changes_in_words() -> None:

@@ -27,7 +27,7 @@ def test_a_start_and_a_wait_are_explained() -> None:
 
     (attempt,) = selectors.attempt_list(member, starts)
     reason = selectors.attempt_reasons(attempt)
-    assert "team vision used 0 of its 4 guaranteed GPUs" in reason
+    assert "Inside the guarantee of 4 GPUs: team vision used 0 and asked for 3" in reason
     assert "On node-a (h100-80g)" in reason
     why = selectors.verdict_explain(member, selectors.workload_get(member, waits.public_id))
     assert why is not None
