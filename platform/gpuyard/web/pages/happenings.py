@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from gpuyard.audit.models import Event
 from gpuyard.web import wording
-from gpuyard.web.contexts import EventRow
+from gpuyard.web.workload_contexts import EventRow
 from scheduling.outcomes import EndReason
 
 Told = Mapping[str, Any]

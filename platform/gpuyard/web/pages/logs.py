@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from gpuyard.core.models import User
-from gpuyard.web.contexts import LogLine, LogView
+from gpuyard.web.workload_contexts import LogLine, LogView
 from scheduling.models import LogChunk, Workload
 from scheduling.selectors import LogPage, log_read
 from scheduling.states import WORKLOAD_ENDED

@@ -11,7 +11,7 @@ from django.utils.translation import ngettext
 
 from gpuyard.core.models import User
 from gpuyard.web import wording
-from gpuyard.web.contexts import BlockerView, CandidateNode, Holder, VerdictCard, WhyHere
+from gpuyard.web.workload_contexts import BlockerView, CandidateNode, Holder, VerdictCard, WhyHere
 from scheduling.models import Attempt, Workload
 from scheduling.selectors import Explanation, Reason, attempt_reasons, queue_list, verdict_explain
 from tenants.selectors import teams_visible

@@ -19,19 +19,18 @@ from gpuyard.core.errors import NotFound
 from gpuyard.core.models import User
 from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.web import wording
-from gpuyard.web.contexts import (
+from gpuyard.web.contexts import Money, Tone
+from gpuyard.web.pages import happenings, logs, rows, steps, why
+from gpuyard.web.workload_contexts import (
     CostCard,
     CostPart,
     Decision,
     LogView,
-    Money,
     PlacedNode,
     ReplicaRow,
     StopQuestion,
-    Tone,
     WorkloadPage,
-)  # fmt: skip
-from gpuyard.web.pages import happenings, logs, rows, steps, why
+)
 from scheduling.facts import asked_text
 from scheduling.models import Attempt, Replica, Workload
 from scheduling.selectors import attempt_list, attempt_reasons, workload_events
