@@ -1,5 +1,6 @@
 """`manage.py up` as a whole: readiness, restarts, and nothing left behind."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -32,6 +33,15 @@ def _comes_back(state: Path, part: str, victim: int) -> bool:
     return eventually(claim)
 
 
+def _complains(state: Path) -> int:
+    """Takes the broker away once more; the length of what the workers have said so far."""
+    victim = process_named(state, "valkey-server")
+    os.kill(victim, signal.SIGKILL)
+    assert _comes_back(state, "valkey-server", victim)
+    logs = [state / "logs" / f"{name}.log" for name in ("pass", "worker", "beat")]
+    return sum(log.stat().st_size for log in logs if log.exists())
+
+
 def test_kill_9_of_anything_loses_nothing_and_leaves_nothing(state: Path) -> None:
     with up(state) as (supervisor, address):
         assert _serves(address)
@@ -52,6 +62,19 @@ def test_kill_9_of_anything_loses_nothing_and_leaves_nothing(state: Path) -> Non
         supervisor.send_signal(signal.SIGINT)
         assert supervisor.wait(60) == 0
         assert not processes_of(state)
+
+
+def test_a_paused_terminal_stops_nothing(state: Path) -> None:
+    with up(state) as (supervisor, address):
+        assert supervisor.stdout is not None
+        fcntl.fcntl(supervisor.stdout, fcntl.F_SETPIPE_SZ, 4096)  # nobody reads it from here on
+        assert eventually(lambda: _complains(state) > 4 * 4096)
+        victim = process_named(state, "bin/postgres")
+        os.kill(victim, signal.SIGKILL)
+        assert _comes_back(state, "bin/postgres", victim)
+        assert eventually(lambda: _serves(address))
+        supervisor.send_signal(signal.SIGINT)
+        assert supervisor.wait(60) == 0
 
 
 def test_a_taken_port_is_told_before_anything_starts(state: Path) -> None:

@@ -22,6 +22,7 @@ from gpuyard.local import processes
 from gpuyard.local.programs import Child, Program
 from gpuyard.local.services import LocalServices, Server
 from gpuyard.local.state import CHECKOUT, LocalServicesError
+from gpuyard.local.terminal import Terminal
 
 _WEB_THREADS = 8
 _READY_TIMEOUT_S = 90.0
@@ -64,13 +65,14 @@ class Supervisor:
         self.port = port
         self.environment: dict[str, str] = {}
         self.echo = True  # log lines also go to the terminal
+        self._terminal = Terminal()
         self.children: list[Child] = []
         self._socket: socket.socket | None = None
         self._pipe: tuple[int, int] | None = None
         self._stopping = threading.Event()
         self._watchers: list[threading.Thread] = []
         self._changes = threading.Lock()
-        self._print = threading.Lock()
+        self._files = threading.Lock()
 
     @property
     def url(self) -> str:
@@ -179,18 +181,18 @@ class Supervisor:
             self._socket.close()
             self._socket = None
         self.services.stop()
+        self._terminal.close()
 
     def log(self, name: str, line: str) -> None:
-        with self._print:
+        with self._files:
             path = self.folder / "logs" / f"{name}.log"
             with contextlib.suppress(OSError):
                 if path.exists() and path.stat().st_size > _LARGEST_LOG:
                     path.replace(path.with_suffix(".old.log"))
                 with path.open("a") as file:
                     file.write(f"{line}\n")
-            if self.echo:
-                sys.stdout.write(f"{name:<12}| {line}\n")
-                sys.stdout.flush()
+        if self.echo:
+            self._terminal.show(f"{name:<12}| {line}\n")
 
     def child_environment(self) -> dict[str, str]:
         # A checkout works without being installed; a wheel has no manage.py beside it.
