@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from scheduling.engine.fragmentation import Fragments, PackingPolicy
 from scheduling.engine.mix import Ask, Mix
 from scheduling.engine.packing import NodeStates, Packer
-from scheduling.engine.shareprices import WHOLE
+from scheduling.engine.snapshot import WHOLE
 
 Ints = npt.NDArray[np.int64]
 

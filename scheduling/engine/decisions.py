@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from scheduling.engine.snapshot import UNITS_PER_GPU
+from scheduling.engine.snapshot import UNITS_PER_GPU, WHOLE
 
 # The stable codes of blockers.
 QUOTA_LIMIT = "quota_limit"
@@ -87,6 +87,7 @@ class ReplicaPlacement:
     node_epoch: int
     gpu_ids: tuple[str, ...]
     units_per_gpu: int = UNITS_PER_GPU
+    slots: int = WHOLE  # of each GPU; which ones of a shared card, the commit decides
     cpu_m: int = 0
     memory_mib: int = 0
     tier_id: str = ""
@@ -100,6 +101,46 @@ class Start:
     replicas: tuple[ReplicaPlacement, ...]
     why_now: Mapping[str, Any] = field(default_factory=dict)
     why_here: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A start on GPUs that others must leave first: stored with their stops, or not at all."""
+
+    workload_id: str
+    tier_id: str
+    borrowed: bool
+    replicas: tuple[ReplicaPlacement, ...]
+    victims: tuple[str, ...]  # workloads, each with a stop in the same plan
+    why_now: Mapping[str, Any] = field(default_factory=dict)
+    why_here: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Why work is taken back or made smaller.
+STOP_RETURN = "return"  # for a guarantee
+STOP_PREEMPT = "preempt"  # for work of a higher band, or a service's floor
+STOP_CONSOLIDATE = "consolidate"  # moved so that a larger one fits
+STOP_HEADROOM = "headroom"  # room kept free for inference
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Take a workload back (it waits again), or only some replicas of an elastic one (it goes on)."""
+
+    workload_id: str
+    reason: str
+    for_workload_id: str | None  # who gains by it
+    replicas: tuple[int, ...] | None = None  # indexes; None: all of it
+    why: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """More replicas for a running elastic workload; their indexes are free ones."""
+
+    workload_id: str
+    replicas: tuple[ReplicaPlacement, ...]
+    why: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +174,9 @@ class Reservation:
 @dataclass(frozen=True, slots=True)
 class Plan:
     starts: tuple[Start, ...] = ()
-    claims: tuple[Any, ...] = ()
-    stops: tuple[Any, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    stops: tuple[Stop, ...] = ()
+    grows: tuple[Grow, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     reservations: tuple[Reservation, ...] = ()
 

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from scheduling.engine.mix import Ask, Mix, accepts, scarcity
-from scheduling.engine.shareprices import WHOLE, best_fill, share_prices
+from scheduling.engine.shareprices import best_fill, share_prices
+from scheduling.engine.snapshot import WHOLE
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

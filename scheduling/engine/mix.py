@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from scheduling.engine.shareprices import WHOLE
+from scheduling.engine.snapshot import WHOLE
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from scheduling.engine.fragmentation import PackingPolicy, Potential
 from scheduling.engine.mix import Ask, Mix
-from scheduling.engine.shareprices import WHOLE
+from scheduling.engine.snapshot import WHOLE
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

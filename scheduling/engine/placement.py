@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scheduling.engine.decisions import Policy, ReplicaPlacement
-from scheduling.engine.snapshot import UNITS_PER_GPU, Gpu, Node, Request, Snapshot
+from scheduling.engine.snapshot import UNITS_PER_GPU, WHOLE, Gpu, Node, Request, Snapshot
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -188,7 +188,15 @@ class Fleet:
         self.memory_free[node_row] -= shape.memory_mib
         gpu_ids = tier.take(row, shape.gpus)
         return ReplicaPlacement(
-            index, node.id, node.epoch, gpu_ids, UNITS_PER_GPU, shape.cpu_m, shape.memory_mib, tier.tier_id
+            index,
+            node.id,
+            node.epoch,
+            gpu_ids,
+            UNITS_PER_GPU,
+            WHOLE,
+            shape.cpu_m,
+            shape.memory_mib,
+            tier.tier_id,
         )
 
     def _scores(self, tier: TierNodes, shape: Shape, fit: Ints, wanted: int, policy: Policy) -> Ints:

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from scheduling.engine.snapshot import WHOLE
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-WHOLE = 1000  # slots of one GPU
 _TOLERANCE = 1e-9
 _TURNS_PER_SIZE = 60  # far more than ever seen; what is left then is scaled to be feasible
 
