@@ -23,8 +23,18 @@ BUDGET = "budget"
 NOT_PREEMPTIBLE = "not_preemptible"
 LEND_LIMIT = "lend_limit"
 RESERVATION = "reservation"
+NOT_BEFORE = "not_before"
+DEPENDENCY = "dependency"
+ARRAY_CAP = "array_cap"
+NODE_SELECTION = "node_selection"
+TOPOLOGY = "topology"
+SHARE = "share"
+LEAVING = "leaving"
 
 BLOCKER_CODES = (
+    NOT_BEFORE,
+    DEPENDENCY,
+    ARRAY_CAP,
     BUDGET,
     TIER_UNKNOWN,
     QUOTA_LIMIT,
@@ -33,13 +43,17 @@ BLOCKER_CODES = (
     LEND_LIMIT,
     NEVER_FITS_NODE,
     POOL_NOT_ALLOWED,
+    NODE_SELECTION,
     NODES_CORDONED,
     NO_READY_GPU,
     NOT_ENOUGH_FREE_GPUS,
+    SHARE,
     GANG_SPLIT,
     CPU,
     MEMORY,
+    TOPOLOGY,
     RESERVATION,
+    LEAVING,
 )
 
 # What an estimated start rests on.

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from scheduling.engine import decisions as codes
@@ -113,6 +114,20 @@ def _reservation(data: _Data, names: Names) -> str:
     rest = f" and {more} more" if more else ""
     gpus = _count(first["gpus"], "GPU")
     return f"{_tier(data, names)} are free, but held for {whom} ({gpus}){rest}; it would not end in time"
+
+
+def _not_before(data: _Data, names: Names) -> str:
+    return f"it is not to start before {_moment(data['not_before_us'])}"
+
+
+def _dependency(data: _Data, names: Names) -> str:
+    named = ", ".join(names.get(key, key) for key in data["workload_ids"])
+    more = data["count"] - len(data["workload_ids"])
+    return f"{named}{f' and {more} more' if more > 0 else ''} must succeed first"
+
+
+def _array_cap(data: _Data, names: Names) -> str:
+    return f"its array runs {data['cap']} at once and {data['running']} are running"
 
 
 def _tier_unknown(data: _Data, names: Names) -> str:
@@ -226,6 +241,10 @@ def _tier(data: _Data, names: Names) -> str:
     return names.get(data["tier_id"], data["tier_id"])
 
 
+def _moment(time_us: int) -> str:
+    return f"{datetime.fromtimestamp(time_us // 1_000_000, UTC):%Y-%m-%d %H:%M} UTC"
+
+
 def _gpus(units: int) -> str:
     return _number(units / UNITS_PER_GPU)
 
@@ -262,4 +281,7 @@ _SENTENCES: dict[str, Callable[[_Data, Names], str]] = {
     codes.NOT_PREEMPTIBLE: _not_preemptible,
     codes.LEND_LIMIT: _lend_limit,
     codes.RESERVATION: _reservation,
+    codes.NOT_BEFORE: _not_before,
+    codes.DEPENDENCY: _dependency,
+    codes.ARRAY_CAP: _array_cap,
 }
