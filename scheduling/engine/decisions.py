@@ -87,6 +87,25 @@ class Policy:
     training_run_s: int | None = 86_400
     inference_run_s: int | None = None
     development_run_s: int | None = 8 * 3_600
+    # Taking back. Nothing leaves before it has run so long, nor oftener than this within the window (0: as often
+    # as need be): but a guarantee never waits for such a number, it only takes others first.
+    min_run_s: int = 600
+    development_min_run_s: int = 3_600  # the same for sessions, if that is longer
+    eviction_window_s: int = 86_400
+    evictions_per_workload: int = 3
+    evictions_per_team: int = 50
+    # A service's first replicas_min stay as long as it wants; so they stay inside the guarantee unless they may borrow.
+    inference_may_borrow: bool = False
+    development_may_borrow: bool = True
+    inference_headroom: int = 0  # thousandths of each tier that borrowed work of other kinds leaves free
+    grow_running: bool = True  # elastic work and services grow into what nobody waits for
+    # Moving work together so that a larger one fits: at most so many at once (0: never), if what that unlocks,
+    # GPUs × expected run, at most so long, is more than what moving loses.
+    consolidation_movers: int = 16
+    consolidation_cap_s: int = 4 * 3_600
+
+    def least_run_s(self, kind: str) -> int:
+        return max(self.min_run_s, self.development_min_run_s if kind == "development" else 0)
 
     def expected_run_s(self, kind: str) -> int | None:
         if kind == "inference":
@@ -139,7 +158,13 @@ STOP_HEADROOM = "headroom"  # room kept free for inference
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Take a workload back (it waits again), or only some replicas of an elastic one (it goes on)."""
+    """Take a workload back (it waits again), or only some replicas of an elastic one (it goes on).
+
+    `why`: `rule` ("return", "floor", "band", "slack": replicas above the least for work that waits, "consolidate",
+    "headroom"), `gained_by_team`, `gained_by_workload`, `lost_gpu_s` (since the last checkpoint, or the start),
+    `restart_gpu_s`, `checkpoint_age_s` or None, `evicted_units` and `requested_units` of the whole decision,
+    `candidates`, and `why_this`: {`next_best_lost_gpu_s`: what the cheapest way without this one would lose, or None}.
+    """
 
     workload_id: str
     reason: str
@@ -193,6 +218,9 @@ class Plan:
     grows: tuple[Grow, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     reservations: tuple[Reservation, ...] = ()
+    # (tier, guaranteed to all companies, units there are) where more is guaranteed than there is: each is served
+    # in proportion then.
+    oversold: tuple[tuple[str, int, int], ...] = ()
 
 
 def plan_to_json(plan: Plan) -> str:
