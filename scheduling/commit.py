@@ -5,11 +5,9 @@ Order of locks, here and everywhere: nodes by id, then workloads, then allocatio
 
 from __future__ import annotations
 
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -20,27 +18,15 @@ from gpuyard.audit.services import Actor, event_draft, events_record
 from gpuyard.core import clock, ids
 from gpuyard.core.money import SLOTS_PER_GPU, units_for
 from gpuyard.fleet.models import Gpu, Node
-from scheduling.engine.decisions import Plan, ReplicaPlacement, Start
-from scheduling.engine.snapshot import to_json
+from scheduling.engine.decisions import Plan, Policy, ReplicaPlacement, Start
 from scheduling.loader import Loaded, attempt_numbers, from_us, node_unschedulable_reason
-from scheduling.models import Attempt, PassRecord, PortLease, Replica, SchedulerState, Verdict, Workload
+from scheduling.models import Attempt, PortLease, Replica, SchedulerState, Verdict, Workload
+from scheduling.records import Timings, pass_record
 from scheduling.states import AttemptState, ReplicaState, WorkloadState
-
-SNAPSHOTS_KEPT = 500
-RECORDS_KEPT = 20_000
 
 
 class Overtaken(Exception):
     """Another pass has committed since this one took its snapshot: its plan is void."""
-
-
-@dataclass(frozen=True)
-class Timings:
-    """Milliseconds of the steps before the commit."""
-
-    started_at: datetime
-    load_ms: float
-    plan_ms: float
 
 
 @dataclass
@@ -63,7 +49,7 @@ class _Placed:
     gpu_ids: list[tuple[Replica, UUID]]  # one for each GPU
 
 
-def plan_commit(loaded: Loaded, plan: Plan, timings: Timings) -> Committed:
+def plan_commit(loaded: Loaded, plan: Plan, policy: Policy, timings: Timings) -> Committed:
     """Stores a plan's starts and verdicts; raises `Overtaken`, having changed nothing, if it comes too late."""
     with transaction.atomic():
         done = Committed(pass_number=loaded.pass_number + 1)
@@ -75,8 +61,8 @@ def plan_commit(loaded: Loaded, plan: Plan, timings: Timings) -> Committed:
         _counters_move(placed)
         _workloads_start(placed, done)
         changed = _verdicts_store(plan, done)
-        if done.started or done.refused or changed:
-            _record(loaded, timings, done)
+        if changed or plan.starts or plan.claims or plan.stops or plan.grows:
+            pass_record(loaded, plan, policy, timings, started=len(done.started), refused=done.refused)
     return done
 
 
@@ -346,7 +332,7 @@ def _workloads_start(placed: Sequence[_Placed], done: Committed) -> None:
     )
 
 
-# --- Verdicts and the pass's own record --------------------------------------------------------------------
+# --- Verdicts ----------------------------------------------------------------------------------------------
 
 _VERDICTS = """
 INSERT INTO scheduling_verdict (workload_id, pass_number, position, blockers, smallest_change, eta, eta_basis,
@@ -399,25 +385,3 @@ def _verdicts_store(plan: Plan, done: Committed) -> int:
             },
         )
         return int(cursor.rowcount)
-
-
-def _record(loaded: Loaded, timings: Timings, done: Committed) -> None:
-    """Keeps what the pass saw and did."""
-    public_ids = dict(Workload.objects.filter(id__in=done.refused).values_list("id", "public_id"))
-    PassRecord.objects.create(
-        number=done.pass_number,
-        started_at=timings.started_at,
-        load_ms=timings.load_ms,
-        plan_ms=timings.plan_ms,
-        commit_ms=max(
-            0.0, (clock.now() - timings.started_at).total_seconds() * 1000 - timings.load_ms - timings.plan_ms
-        ),
-        waiting=len(loaded.snapshot.requests),
-        started=len(done.started),
-        refused=[{"workload": public_ids[key], "reason": why} for key, why in done.refused.items()],
-        snapshot=zlib.compress(to_json(loaded.snapshot).encode(), level=1),
-    )
-    PassRecord.objects.filter(number__lte=done.pass_number - SNAPSHOTS_KEPT, snapshot__isnull=False).update(
-        snapshot=None
-    )
-    PassRecord.objects.filter(number__lte=done.pass_number - RECORDS_KEPT).delete()

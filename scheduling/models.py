@@ -303,10 +303,20 @@ class PassRecord(models.Model):
     commit_ms = models.FloatField()
     waiting = models.PositiveIntegerField()
     started = models.PositiveIntegerField()
+    claimed = models.PositiveIntegerField(default=0)
+    stopped = models.PositiveIntegerField(default=0)
+    grown = models.PositiveIntegerField(default=0)
     # public ids of workloads whose start did not survive the commit's rechecks, with the reason
     refused = models.JSONField(default=list)
+    # what was taken back or made smaller: `engine.decisions.Stop`, ids as in the ledger
+    stops = models.JSONField(default=list)
     # what the pass knew, so that it can be replayed (zlib over `engine.snapshot.to_json`); kept for a while
     snapshot = models.BinaryField(null=True)
+    snapshot_bytes = models.PositiveIntegerField(default=0)
+    now_us = models.BigIntegerField(null=True)
+    policy = models.JSONField(null=True)
+    engine_version = models.CharField(max_length=32, blank=True, default="")
+    plan_digest = models.CharField(max_length=64, blank=True, default="")
 
     class Meta:
         ordering = ["-number"]

@@ -12,10 +12,11 @@ import time
 from django.db import OperationalError, connection
 
 from gpuyard.core import clock
-from scheduling.commit import Committed, Overtaken, Timings, plan_commit
+from scheduling.commit import Committed, Overtaken, plan_commit
 from scheduling.engine.decisions import Policy
 from scheduling.engine.plan import plan
 from scheduling.loader import snapshot_load
+from scheduling.records import Timings
 from scheduling.wake import wake_count
 
 logger = logging.getLogger(__name__)
@@ -52,10 +53,11 @@ def pass_once(policy: Policy | None = None) -> Committed:
     started_at, began = clock.now(), time.monotonic()
     loaded = snapshot_load()
     loaded_at = time.monotonic()
-    decided = plan(loaded.snapshot, policy or POLICY, loaded.now_us)
+    rules = policy or POLICY
+    decided = plan(loaded.snapshot, rules, loaded.now_us)
     planned_at = time.monotonic()
     timings = Timings(started_at, (loaded_at - began) * 1000, (planned_at - loaded_at) * 1000)
-    return plan_commit(loaded, decided, timings)
+    return plan_commit(loaded, decided, rules, timings)
 
 
 def _pass_with_retry() -> Committed:

@@ -218,7 +218,12 @@ class PassOut(Output):
     commit_ms = serializers.FloatField()
     waiting = serializers.IntegerField()
     started = serializers.IntegerField()
+    claimed = serializers.IntegerField()
+    stopped = serializers.IntegerField()
+    grown = serializers.IntegerField()
     refused = serializers.ListField(child=Anything())
+    engine_version = serializers.CharField()
+    plan_digest = serializers.CharField()
 
 
 class PassesView(PagedView):

@@ -257,10 +257,11 @@ def from_json(text: str) -> Snapshot:
 def _rows(row_type: type[Any], table: dict[str, Any]) -> tuple[Any, ...]:
     names: Sequence[str] = table["fields"]
     return tuple(
-        row_type(**{name: _plain(value) for name, value in zip(names, row, strict=True)})
+        row_type(**{name: plain(value) for name, value in zip(names, row, strict=True)})
         for row in table["rows"]
     )
 
 
-def _plain(value: Any) -> Any:
-    return tuple(_plain(part) for part in value) if isinstance(value, list) else value
+def plain(value: Any) -> Any:
+    """A value read from JSON as frozen rows have it: lists are tuples."""
+    return tuple(plain(part) for part in value) if isinstance(value, list) else value

@@ -17,10 +17,9 @@ from django.db import connection
 from gpuyard.audit.models import Event
 from gpuyard.core import clock
 from gpuyard.fleet.models import Node
-from scheduling.commit import Committed, Overtaken, Timings, plan_commit
+from scheduling.commit import Committed, Overtaken, plan_commit
 from scheduling.engine.decisions import Plan
 from scheduling.engine.plan import plan
-from scheduling.engine.snapshot import from_json
 from scheduling.loader import Loaded, snapshot_load, to_us
 from scheduling.models import (
     Allocation,
@@ -33,6 +32,7 @@ from scheduling.models import (
     Workload,
 )
 from scheduling.passes import POLICY, pass_once, pass_turns
+from scheduling.records import Timings
 from tests import factories as make
 from tests.databases import url
 
@@ -45,7 +45,7 @@ def _planned() -> tuple[Loaded, Plan]:
 
 
 def _commit(loaded: Loaded, decided: Plan) -> Committed:
-    return plan_commit(loaded, decided, Timings(clock.now(), 0.0, 0.0))
+    return plan_commit(loaded, decided, POLICY, Timings(clock.now(), 0.0, 0.0))
 
 
 def _counts() -> tuple[int, ...]:
@@ -164,21 +164,6 @@ def test_a_gang_that_lost_one_gpu_gets_none_and_the_rest_goes_on() -> None:
     assert gang.state == "waiting"
     assert Allocation.objects.filter(workload=gang).count() == 0
     assert PortLease.objects.count() == 0
-
-
-@pytest.mark.django_db
-def test_a_pass_keeps_the_snapshot_that_gives_the_same_plan_again() -> None:
-    import zlib
-
-    tier = make.tier()
-    make.node(tier, 8)
-    for gpus in (1, 2, 16):
-        make.workload(make.team(), tier, gpus=gpus)
-    loaded, decided = _planned()
-    _commit(loaded, decided)
-    kept = PassRecord.objects.get().snapshot
-    assert kept is not None
-    assert plan(from_json(zlib.decompress(kept).decode()), POLICY, loaded.now_us) == decided
 
 
 @pytest.mark.django_db
