@@ -15,7 +15,7 @@ import numpy as np
 from scheduling.engine.decisions import Policy, ReplicaPlacement, Reservation
 from scheduling.engine.order import FOREVER_US, Ask
 from scheduling.engine.placement import Fleet, Ints, Shape, TierNodes, replicas_that_fit
-from scheduling.engine.snapshot import UNITS_PER_GPU, Live
+from scheduling.engine.snapshot import WHOLE, Live
 
 _GPUS, _CPU, _MEMORY = 0, 1, 2
 
@@ -54,11 +54,14 @@ class Held:
     end_us: int
     nodes: Ints  # (nodes taken,) rows of the fleet
     replicas: Ints  # (nodes taken,)
+    gpus: Ints  # (nodes taken,) whole cards, also for shares
 
     def amounts(self, tier_id: str) -> Ints:
         shape = self.ask.shape
-        gpus = shape.gpus if tier_id == self.tier_id else 0
-        return np.array([[gpus], [shape.cpu_m], [shape.memory_mib]]) * self.replicas  # (3, nodes taken)
+        gpus = self.gpus if tier_id == self.tier_id else np.zeros_like(self.gpus)
+        return np.array(
+            [gpus, shape.cpu_m * self.replicas, shape.memory_mib * self.replicas]
+        )  # (3, nodes taken)
 
 
 class TierTimeline:
@@ -80,7 +83,7 @@ class TierTimeline:
         tier_id = tier.tier_id
         self._gives = np.array(  # (3, endings)
             [
-                [e.live.units // UNITS_PER_GPU if e.live.tier_id == tier_id else 0 for e, _ in here],
+                [_whole_gpus(e.live, tier) if e.live.tier_id == tier_id else 0 for e, _ in here],
                 [e.live.cpu_m for e, _ in here],
                 [e.live.memory_mib for e, _ in here],
             ],
@@ -202,7 +205,20 @@ class TierTimeline:
     def fit(self, shape: Shape, time_us: int, hold_us: int) -> Ints:
         """(tier nodes,) replicas that could start then and stay so long without delaying anybody."""
         free = self.least_free(self.free_at(time_us), time_us, time_us + hold_us)
-        return replicas_that_fit(shape, *free) * self.fleet.open_nodes(self.tier, shape.pool_ids)
+        return self._replicas(shape, free) * self.fleet.open_nodes(self.tier, shape)
+
+    def _replicas(self, shape: Shape, free: Ints) -> Ints:
+        """Replicas by what is free, kinds first; a share counts on cards that nobody else is on."""
+        return replicas_that_fit(
+            shape, free[_GPUS] * self._per_gpu(shape) // shape.gpus, free[_CPU], free[_MEMORY]
+        )
+
+    def _per_gpu(self, shape: Shape) -> int:
+        return WHOLE // self.tier.slots_of(shape)
+
+    def whole_gpus(self, shape: Shape, replicas: Ints) -> Ints:
+        """The cards that so many replicas on each node need when they start on free ones."""
+        return -(-replicas * shape.gpus // max(1, self._per_gpu(shape)))
 
     def fits(self, shape: Shape, time_us: int, hold_us: int) -> bool:
         return int(self.fit(shape, time_us, hold_us).sum()) >= shape.replicas
@@ -248,9 +264,8 @@ class TierTimeline:
         """The reserved starts at which too little is left for the shape."""
         if not self.starts:
             return []
-        gpus, cpu_m, memory_mib = self._least[:, _GPUS], self._least[:, _CPU], self._least[:, _MEMORY]
-        fit = replicas_that_fit(shape, gpus, cpu_m, memory_mib)  # (starts, tier nodes)
-        fit = fit * self.fleet.open_nodes(self.tier, shape.pool_ids)
+        fit = self._replicas(shape, np.moveaxis(self._least, 1, 0))  # (starts, tier nodes)
+        fit = fit * self.fleet.open_nodes(self.tier, shape)
         return [self.starts[index] for index in np.flatnonzero(fit.sum(axis=1) < shape.replicas)]
 
     def is_estimate(self, time_us: int) -> bool:
@@ -260,10 +275,10 @@ class TierTimeline:
     def _first_room(self, shape: Shape, now_us: int) -> int | None:
         """The same without reservations: room only grows."""
         moments = [now_us, *self.times().tolist()]
-        allowed = self.fleet.open_nodes(self.tier, shape.pool_ids)
+        allowed = self.fleet.open_nodes(self.tier, shape)
 
         def has_room(moment: int) -> bool:
-            fit = replicas_that_fit(shape, *self.free_at(moment, reservations=False)) * allowed
+            fit = self._replicas(shape, self.free_at(moment, reservations=False)) * allowed
             return int(fit.sum()) >= shape.replicas
 
         index = bisect_left(moments, True, key=has_room)
@@ -311,7 +326,7 @@ class Timeline:
             return None
         tier, fleet = timeline.tier, self._fleet
         now = np.array([tier.usable, fleet.cpu_free[tier.nodes], fleet.memory_free[tier.nodes]])
-        return replicas_that_fit(shape, *timeline.least_free(now, self.now_us, self.now_us + hold_us, but))
+        return timeline._replicas(shape, timeline.least_free(now, self.now_us, self.now_us + hold_us, but))
 
     def fits_now(self, tier_id: str, shape: Shape, hold_us: int, but: Held | None = None) -> bool:
         tier = self._fleet.tiers[tier_id]
@@ -331,7 +346,8 @@ class Timeline:
         for replica in replicas:
             row = int(timeline.row_of[self._fleet.node_index[replica.node_id]])
             if row >= 0:
-                gpus = len(replica.gpu_ids) if replica.tier_id == timeline.tier.tier_id else 0
+                here = replica.tier_id == timeline.tier.tier_id and replica.slots == WHOLE
+                gpus = len(replica.gpu_ids) if here else 0
                 timeline.add_start(row, gpus, replica.cpu_m, replica.memory_mib, ask, self.now_us)
 
     def earliest(self, tier_id: str, ask: Ask) -> int | None:
@@ -341,16 +357,19 @@ class Timeline:
         """Keep the nodes that hold most of the gang, then those busiest until then, then with least to spare."""
         timeline = self.tier(tier_id)
         fit = timeline.fit(ask.shape, start_us, ask.hold_us)
-        spare = timeline.free_at(start_us)[_GPUS] - np.minimum(fit, ask.shape.replicas) * ask.shape.gpus
-        rows, counts, wanted = [], [], ask.shape.replicas
-        for row in np.lexsort((spare, timeline.tier.usable, -np.minimum(fit, wanted))):
-            if not wanted:
+        wanted = np.minimum(fit, ask.shape.replicas)
+        spare = timeline.free_at(start_us)[_GPUS] - timeline.whole_gpus(ask.shape, wanted)
+        rows, counts, left = [], [], ask.shape.replicas
+        for row in np.lexsort((spare, timeline.tier.usable, -wanted)):
+            if not left:
                 break
-            count = min(int(fit[row]), wanted)
+            count = min(int(fit[row]), left)
             rows.append(int(timeline.tier.nodes[row]))
             counts.append(count)
-            wanted -= count
-        held = Held(ask, tier_id, start_us, start_us + ask.run_us, _array(rows), _array(counts))
+            left -= count
+        replicas = _array(counts)
+        gpus = timeline.whole_gpus(ask.shape, replicas)
+        held = Held(ask, tier_id, start_us, start_us + ask.run_us, _array(rows), replicas, gpus)
         self.held[ask.id] = held
         for other in self._tiers.values():
             if other.touches(held):
@@ -389,6 +408,10 @@ class Timeline:
             )
             for held in self.held.values()
         )
+
+
+def _whole_gpus(live: Live, tier: TierNodes) -> int:
+    return live.units // tier.units if live.slots == WHOLE else 0
 
 
 def _array(values: Iterable[int]) -> Ints:

@@ -18,7 +18,7 @@ from scheduling.engine.backfill import Held
 from scheduling.engine.decisions import Blocker
 from scheduling.engine.fairshare import GUARANTEE, LENDING, LimitHit, QuotaTree
 from scheduling.engine.placement import Fleet, Ints, Shape, TierNodes, replicas_that_fit
-from scheduling.engine.snapshot import UNITS_PER_GPU, Live, Request
+from scheduling.engine.snapshot import UNITS_PER_GPU, WHOLE, Live, Request
 
 POOL, CORDON, READY, FREE, CPU, MEMORY = "pool", "cordon", "ready", "free", "cpu", "memory"
 # What a person would look at first stands first: it decides where several combinations would be enough.
@@ -43,14 +43,14 @@ class Room:
     def __init__(self, fleet: Fleet, tier: TierNodes, shape: Shape) -> None:
         self.fleet, self.tier, self.shape = fleet, tier, shape
         self._open = fleet.schedulable[tier.nodes]
-        self._allowed = fleet.pool_mask(tier, shape.pool_ids)
+        self._allowed = fleet.pool_mask(tier, shape.pool_ids) & fleet.selected(tier, shape)
         rows = tier.nodes
         ample = np.full(rows.size, np.iinfo(np.int64).max)  # (tier nodes,)
         self._gpus = {
-            frozenset[str](): tier.usable // shape.gpus,
-            frozenset((READY,)): tier.free // shape.gpus,
-            frozenset((FREE,)): tier.ready // shape.gpus,
-            frozenset((READY, FREE)): tier.total // shape.gpus,
+            frozenset[str](): tier.replicas_by_gpu(shape),
+            frozenset((READY,)): tier.replicas_by_gpu(shape, all_ready=True),
+            frozenset((FREE,)): tier.replicas_by_gpu(shape, all_free=True),
+            frozenset((READY, FREE)): tier.replicas_by_gpu(shape, all_ready=True, all_free=True),
         }
         self._cpu = [_quotient(held[rows], shape.cpu_m, ample) for held in (fleet.cpu_free, fleet.cpu_total)]
         memories = (fleet.memory_free, fleet.memory_total)
@@ -156,7 +156,11 @@ def clip(fleet: Fleet, tier: TierNodes, shape: Shape) -> tuple[Shape, tuple[Bloc
         )
         cut = {name: min(asked[name], int(totals[name][row])) for name in asked}
         shape = replace(shape, gpus=max(1, cut["gpus"]), cpu_m=cut["cpu"], memory_mib=cut["memory"])
-    most = int(replicas_that_fit(shape, totals["gpus"], totals["cpu"], totals["memory"]).sum())
+    if tier.slots_of(shape) > WHOLE:
+        blockers.append(_never_fits_card(tier, shape))
+        shape = replace(shape, share=0, gpu_memory_mib=0)
+    by_gpu = tier.replicas_by_gpu(shape, all_ready=True, all_free=True)
+    most = int(replicas_that_fit(shape, by_gpu, totals["cpu"], totals["memory"]).sum())
     if most < shape.replicas:
         blockers.append(_gang_never_fits(tier, shape, most))
         shape = shape.with_replicas(max(1, most))
@@ -176,6 +180,19 @@ def _never_fits(fleet: Fleet, tier: TierNodes, resource: str, asked: dict[str, i
     }
     if resource == "together":
         data |= {"asked_cpu_m": asked["cpu"], "asked_memory_mib": asked["memory"]}
+    return Blocker(codes.NEVER_FITS_NODE, data)
+
+
+def _never_fits_card(tier: TierNodes, shape: Shape) -> Blocker:
+    data = {
+        "tier_id": tier.tier_id,
+        "resource": "share",
+        "asked": shape.share,
+        "asked_memory_mib": shape.gpu_memory_mib,
+        "largest": WHOLE,
+        "node_id": None,
+        "node_name": None,
+    }
     return Blocker(codes.NEVER_FITS_NODE, data)
 
 
@@ -247,7 +264,7 @@ class Diagnosis:
 
     def _not_free(self, room: Room, company: str, data: dict[str, Any]) -> Blocker:
         tier, shape = room.tier, room.shape
-        usable = tier.usable * self._fleet.open_nodes(tier, shape.pool_ids)  # (tier nodes,)
+        usable = tier.usable * self._fleet.open_nodes(tier, shape)  # (tier nodes,)
         row = int(usable.argmax())
         data |= {
             "total_free": int(usable.sum()),
@@ -269,7 +286,7 @@ class Diagnosis:
         """What is asked, and the most that is free of it on a node that has the GPUs."""
         fleet, tier, shape = self._fleet, room.tier, room.shape
         free = (fleet.cpu_free if cause == CPU else fleet.memory_free)[tier.nodes]  # (tier nodes,)
-        with_gpus = fleet.open_nodes(tier, shape.pool_ids) & (tier.usable >= shape.gpus)
+        with_gpus = fleet.open_nodes(tier, shape) & (tier.usable >= shape.gpus)
         among = np.where(with_gpus, free, -1) if with_gpus.any() else free
         row = int(among.argmax())
         return {

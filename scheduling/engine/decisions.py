@@ -69,6 +69,7 @@ BASIS_CLASS_DEFAULTS = "class_defaults"
 class Policy:
     """The rules that an admin may change, as plain values."""
 
+    share_scope: str = "team"  # whose shares may lie on one card: of one "team", or of one "company"
     prefer_one_island: bool = True
     keep_nodes_whole: bool = True
     grow_gangs: bool = True  # start more than replicas_min where nobody else waits for the tier

@@ -137,11 +137,13 @@ def _tier_unknown(data: _Data, names: Names) -> str:
 
 
 def _never_fits(data: _Data, names: Names) -> str:
-    tier, node = _tier(data, names), names.get(data["node_id"], data["node_name"])
+    tier, node = _tier(data, names), names.get(data["node_id"] or "", data["node_name"])
     if data["resource"] == "gpus":
         asked = (
             f"asks for {data['asked']} {tier} on one node; the largest node, {node}, has {data['largest']}"
         )
+    elif data["resource"] == "share":
+        asked = f"asks for more of one card than a {tier} can give"
     elif data["resource"] == "together":
         needs = f"{data['asked']} GPUs, {_cores(data['asked_cpu_m'])} and {_gib(data['asked_memory_mib'])}"
         asked = f"no {tier} node has {needs} together"

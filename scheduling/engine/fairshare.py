@@ -3,7 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
-from scheduling.engine.snapshot import UNITS_PER_GPU, BandGrant, Live, Snapshot
+from scheduling.engine.snapshot import BandGrant, Live, Snapshot
 
 LIMIT, GUARANTEE, LENDING = "limit", "guarantee", "lending"
 
@@ -326,5 +326,5 @@ def _capacity(snapshot: Snapshot) -> dict[str, int]:
     capacity: dict[str, int] = defaultdict(int)
     for gpu in snapshot.gpus:
         if not gpu.free or (gpu.ready and gpu.node_id in schedulable):
-            capacity[gpu.tier_id] += UNITS_PER_GPU
+            capacity[gpu.tier_id] += gpu.units
     return dict(capacity)

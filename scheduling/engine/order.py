@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from scheduling.engine.decisions import Policy
 from scheduling.engine.division import PPM
 from scheduling.engine.fairshare import QuotaTree
-from scheduling.engine.placement import Shape
-from scheduling.engine.snapshot import UNITS_PER_GPU, Request, Snapshot
+from scheduling.engine.placement import Fleet, Shape
+from scheduling.engine.snapshot import Request, Snapshot, Tier
 from scheduling.engine.standing import NOTHING, OWN_WORK, Standing
 
 FOREVER_US = 1 << 60
+_FINE = 1_000_000
 
 
 @dataclass(slots=True, eq=False)
@@ -23,44 +24,46 @@ class Ask:
     tiers: tuple[str, ...]  # those that exist, without repeats
     shape: Shape
     shape_no: int
-    units: int  # what its smallest start takes: all of `replicas_min`
+    units: dict[str, int]  # by tier, what its smallest start takes: all of `replicas_min`; read only
     order: tuple[int, int, str]  # inside its team: priority with age, then age, then id
-    counted: int  # the units that its team is judged with: 0 once it has waited long
+    starving: bool  # it has waited so long that its size no longer counts against it
     run_us: int  # how long it is expected to run
     hold_us: int  # how long it may hold what it gets, when judged against reservations
     bound: bool  # must stay inside the guarantee
     band: int  # 0 once no grant has room for it
 
+    def units_on(self, tier_id: str) -> int:
+        """On a tier it named, 0 where that does not exist; for any other see `TierNodes.units_of`."""
+        return self.units.get(tier_id, 0)
+
+    def counted_on(self, tier_id: str) -> int:
+        """The units that its team is judged with."""
+        return 0 if self.starving else self.units_on(tier_id)
+
+    @property
+    def most_units(self) -> int:
+        """On the tier where it takes most; 0 if it names none that exists."""
+        return max(self.units.values(), default=0)
+
 
 class Asks:
     """All waiting requests, made ready for one pass."""
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, now_us: int) -> None:
-        self._policy, self._now_us = policy, now_us
-        self._tiers = {tier.id for tier in snapshot.tiers}
-        self._shapes: dict[tuple[object, ...], tuple[int, Shape]] = {}
-        self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
+    def __init__(self, snapshot: Snapshot, policy: Policy, now_us: int, fleet: Fleet) -> None:
+        self._policy, self._now_us, self._fleet = policy, now_us, fleet
+        self._tiers = {tier.id: tier for tier in snapshot.tiers}
+        self._shapes: dict[Shape, int] = {}
+        self._known: dict[tuple[tuple[str, ...], str], tuple[str, ...]] = {}
+        self._units: dict[tuple[int, tuple[str, ...]], dict[str, int]] = {}
         self.all = [self.ask(request) for request in sorted(snapshot.requests, key=lambda r: r.workload_id)]
 
     def ask(self, request: Request) -> Ask:
         policy = self._policy
-        key = (
-            request.replicas_min,
-            request.gpus_per_replica,
-            request.cpu_m,
-            request.memory_mib,
-            request.pool_ids,
-        )
-        known = self._shapes.get(key)
-        if known is None:
-            known = self._shapes[key] = (len(self._shapes), Shape.of(request))
-        tiers = self._known.get(request.tiers)
-        if tiers is None:
-            tiers = tuple(dict.fromkeys(tier_id for tier_id in request.tiers if tier_id in self._tiers))
-            self._known[request.tiers] = tiers
+        shape = Shape.of(request, self._fleet.sharer_of(request.team_id))
+        shape_no = self._shapes.setdefault(shape, len(self._shapes))
+        tiers = self._tiers_of(request)
         waited_s = max(0, self._now_us - request.queued_us) // 1_000_000
         aged = waited_s // policy.ageing_s if policy.ageing_s else 0
-        units = units_asked(request)
         starving = 0 < policy.starvation_s <= waited_s
         limit_s = request.time_limit_s
         run_s = policy.expected_run_s(request.kind) if limit_s is None else limit_s
@@ -70,21 +73,42 @@ class Asks:
             request.workload_id,
             request,
             tiers,
-            known[1],
-            known[0],
-            units,
+            shape,
+            shape_no,
+            self._units_of(shape, shape_no, tiers),
             (-request.priority - aged, request.queued_us, request.workload_id),
-            0 if starving else units,
+            starving,
             run_us,
             run_us if is_limited else FOREVER_US,
             not (request.preemptible or policy.non_preemptible_may_borrow),
             request.band,
         )
 
+    def _units_of(self, shape: Shape, shape_no: int, tiers: tuple[str, ...]) -> dict[str, int]:
+        key = (shape_no, tiers)
+        if key not in self._units:
+            self._units[key] = {tier_id: self._fleet.tiers[tier_id].units_of(shape) for tier_id in tiers}
+        return self._units[key]
 
-def units_asked(request: Request) -> int:
-    """The units that the smallest start of the request takes: all of `replicas_min`."""
-    return request.replicas_min * request.gpus_per_replica * UNITS_PER_GPU
+    def _tiers_of(self, request: Request) -> tuple[str, ...]:
+        """Those that exist: as named, or those with the best result for their cost first."""
+        key = (request.tiers, request.kind if request.by_value else "")
+        if key not in self._known:
+            tiers = tuple(dict.fromkeys(tier_id for tier_id in request.tiers if tier_id in self._tiers))
+            if request.by_value:
+                tiers = tuple(
+                    sorted(tiers, key=lambda tier_id: _cost_of_result(self._tiers[tier_id], request))
+                )
+            self._known[key] = tiers
+        return self._known[key]
+
+
+def _cost_of_result(tier: Tier, request: Request) -> tuple[bool, int]:
+    """What the same work costs there, in some unit; tiers whose speed or cost is not known come last, as named."""
+    speed = dict(tier.speeds).get(request.kind, 0)
+    if speed <= 0 or tier.cost_micro <= 0:
+        return True, 0
+    return False, tier.cost_micro * _FINE // speed
 
 
 _Key = tuple[int, int, int, int, str]
@@ -208,7 +232,7 @@ class Lanes:
             heapq.heappush(member.parent.heap, (member.key, member))
 
     def _key(self, name: str, tier_id: str, ask: Ask) -> _Key:
-        ratio = self._standing.ratio(name, tier_id, ask.counted)
+        ratio = self._standing.ratio(name, tier_id, ask.counted_on(tier_id))
         return (ratio, self._standing.use(name, tier_id), *ask.order)
 
 
@@ -228,7 +252,7 @@ class Line:
             for ask in found:
                 team_id = ask.request.team_id
                 for member in (team_id + OWN_WORK, *self._tree.path(team_id)):
-                    ahead[member] = ahead.get(member, 0) + ask.units
+                    ahead[member] = ahead.get(member, 0) + ask.units_on(tier_id)
             line += found
         return line
 
@@ -238,7 +262,7 @@ class Line:
         groups: dict[tuple[int, bool, int], list[Ask]] = {}
         for ask in sorted(asks, key=lambda ask: ask.order):
             giver = self._tree.guarantor(ask.request.team_id, tier_id)
-            taken = used.get(giver, 0) + ask.units
+            taken = used.get(giver, 0) + ask.units_on(tier_id)
             is_within = self._tree.within_guarantee(ask.request.team_id, tier_id, taken)
             if is_within:
                 used[giver] = taken
@@ -266,10 +290,10 @@ class Line:
         found, before = [], self._standing.use(member, tier_id) + ahead.get(member, 0)
         allowed = self._standing.allowed(member, tier_id)
         for ask in line:
-            held = before + ask.counted
+            held = before + ask.counted_on(tier_id)
             ratio = held * PPM // allowed if allowed > 0 else NOTHING + held
             found.append(((ratio, before, *ask.order), ask))
-            before += ask.units
+            before += ask.units_on(tier_id)
         return found
 
 

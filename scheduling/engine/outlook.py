@@ -13,7 +13,7 @@ from scheduling.engine.decisions import BASIS_CLASS_DEFAULTS, BASIS_TIME_LIMITS,
 from scheduling.engine.fairshare import GUARANTEE, LENDING, LimitHit, QuotaTree
 from scheduling.engine.order import Ask
 from scheduling.engine.placement import Fleet, Ints, Shape
-from scheduling.engine.snapshot import UNITS_PER_GPU, Live, Request, Tier
+from scheduling.engine.snapshot import Live, Request, Tier
 
 _QUOTA_CODES = {codes.QUOTA_LIMIT, codes.QUOTA_LIMIT_TOTAL, codes.NOT_PREEMPTIBLE}
 _MACHINE_USE = {codes.NOT_ENOUGH_FREE_GPUS, codes.GANG_SPLIT, codes.CPU, codes.MEMORY, codes.RESERVATION}
@@ -39,9 +39,11 @@ class Changes:
         return found or self._wait(ask.request, blockers)
 
     def _would_start(self, ask: Ask, tier_id: str, shape: Shape) -> bool:
-        if self._most[tier_id] < shape.gpus or not self._fits_now(ask, tier_id, shape):
+        if (not shape.is_share and self._most[tier_id] < shape.gpus) or not self._fits_now(
+            ask, tier_id, shape
+        ):
             return False
-        units = shape.replicas * shape.gpus * UNITS_PER_GPU
+        units = self._fleet.tiers[tier_id].units_of(shape)
         return not self._shares.hits(ask.request.team_id, tier_id, units, bound=ask.bound)
 
     def _fits_now(self, ask: Ask, tier_id: str, shape: Shape) -> bool:
@@ -93,7 +95,7 @@ class Changes:
     def _quota(self, ask: Ask) -> dict[str, Any] | None:
         """Raising quotas is the change only where the machines would take the request at once."""
         for tier_id in ask.tiers:
-            hits = self._shares.hits(ask.request.team_id, tier_id, ask.units, bound=ask.bound)
+            hits = self._shares.hits(ask.request.team_id, tier_id, ask.units_on(tier_id), bound=ask.bound)
             if not hits or any(hit.rule == LENDING for hit in hits):
                 continue
             if self._fits_now(ask, tier_id, ask.shape):
@@ -145,7 +147,7 @@ class Etas:
         if room_us is None:
             return None
         ends = [(room_us, self._timeline.tier(tier_id).is_estimate(room_us))]
-        for hit in self._shares.hits(ask.request.team_id, tier_id, ask.units, bound=ask.bound):
+        for hit in self._shares.hits(ask.request.team_id, tier_id, ask.units_on(tier_id), bound=ask.bound):
             ending = self._when_under(hit)
             if ending is None:
                 return None

@@ -1,7 +1,7 @@
 """Where a gang fits: one vectorised scan over the nodes of a tier, then best fit.
 
-Replicas of a gang are alike and GPUs are whole, so the number of replicas that fit is the plain sum over the
-nodes of what each holds. That sum is exact: no search is needed to know that a gang does not fit.
+Replicas of a gang are alike, so the number of replicas that fit is the plain sum over the nodes of what each
+holds. That sum is exact: no search is needed to know that a gang does not fit.
 """
 
 from collections.abc import Iterable
@@ -9,33 +9,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from scheduling.engine.decisions import Policy, ReplicaPlacement
-from scheduling.engine.snapshot import UNITS_PER_GPU, WHOLE, Gpu, Node, Request, Snapshot
+from scheduling.engine.machines import UNKNOWN, Bools, Ints, Shape, TierNodes
+from scheduling.engine.snapshot import WHOLE, Gpu, Live, Node, Snapshot
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-_TierState = tuple[Ints, Ints, Ints, list[dict[int, list[Gpu]]]]
+__all__ = ["Bools", "Fleet", "Ints", "Placed", "Shape", "TierNodes", "renumbered", "replicas_that_fit"]
 
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """All that placement asks of a request: equal shapes have equal answers."""
-
-    replicas: int
-    gpus: int
-    cpu_m: int
-    memory_mib: int
-    pool_ids: tuple[str, ...] | None
-
-    @classmethod
-    def of(cls, request: Request) -> "Shape":
-        pools = None if request.pool_ids is None else tuple(sorted(request.pool_ids))
-        return cls(request.replicas_min, request.gpus_per_replica, request.cpu_m, request.memory_mib, pools)
-
-    def with_replicas(self, replicas: int) -> "Shape":
-        return replace(self, replicas=replicas)
+_Undo = tuple[
+    int, int, int, TierNodes | None, int, tuple[Ints, Ints] | None
+]  # node, CPU, memory; tier, row, cards
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,52 +27,16 @@ class Placed:
     why: dict[str, Any]
 
 
-class TierNodes:
-    """The nodes that have GPUs of one tier, in order of name, and those GPUs."""
-
-    def __init__(self, tier_id: str, gpus: Iterable[Gpu], node_index: dict[str, int]) -> None:
-        self.tier_id = tier_id
-        by_node: dict[int, list[Gpu]] = {}
-        for gpu in sorted(gpus, key=lambda gpu: (gpu.index, gpu.id)):
-            by_node.setdefault(node_index[gpu.node_id], []).append(gpu)
-        members = sorted(by_node)
-        self.nodes: Ints = np.array(members, dtype=np.int64)  # (tier nodes,) rows of the fleet
-        self.total = _counts(len(by_node[n]) for n in members)  # (tier nodes,)
-        self.ready = _counts(sum(g.ready for g in by_node[n]) for n in members)  # (tier nodes,)
-        self.free = _counts(sum(g.free for g in by_node[n]) for n in members)  # (tier nodes,) ready or not
-        self.islands = [_islands(by_node[n]) for n in members]
-        self.usable = _counts(
-            sum(map(len, held.values())) for held in self.islands
-        )  # (tier nodes,) ready and free
-        self.largest_island = _counts(max(map(len, held.values()), default=0) for held in self.islands)
-
-    def state(self) -> "_TierState":
-        islands = [{island: list(free) for island, free in held.items()} for held in self.islands]
-        return self.usable.copy(), self.free.copy(), self.largest_island.copy(), islands
-
-    def restore(self, state: "_TierState") -> None:
-        self.usable, self.free, self.largest_island, self.islands = state
-
-    def take(self, row: int, gpu_count: int) -> tuple[str, ...]:
-        """Take GPUs from the fullest island that has them all, else from the emptiest islands first."""
-        islands = self.islands[row]
-        whole = [(len(free), island) for island, free in islands.items() if len(free) >= gpu_count]
-        by_most_free = sorted(islands, key=lambda island: (-len(islands[island]), island))
-        taken: list[Gpu] = []
-        for island in [min(whole)[1]] if whole else by_most_free:
-            wanted = gpu_count - len(taken)
-            taken += islands[island][:wanted]
-            islands[island] = islands[island][wanted:]
-        self.usable[row] -= gpu_count
-        self.free[row] -= gpu_count
-        self.largest_island[row] = max(map(len, islands.values()))
-        return tuple(gpu.id for gpu in sorted(taken, key=lambda gpu: (gpu.index, gpu.id)))
-
-
 class Fleet:
-    """The pass's working copy of the machines; starts of this pass are taken off at once."""
+    """The pass's working copy of the machines; starts of this pass are taken off at once.
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    What is tried can be undone: `savepoint` before it, `rollback` to that after.
+    """
+
+    def __init__(self, snapshot: Snapshot, policy: Policy | None = None) -> None:
+        scope = (policy or Policy()).share_scope
+        self._sharers = {team.id: team.path[0] if scope == "company" else team.id for team in snapshot.teams}
+        self._sharer_codes: dict[str, int] = {}
         self.nodes: list[Node] = sorted(snapshot.nodes, key=lambda node: (node.name, node.id))
         self.node_index = {node.id: row for row, node in enumerate(self.nodes)}
         self.cpu_free = _counts(node.cpu_free_m for node in self.nodes)  # (nodes,)
@@ -103,8 +50,23 @@ class Fleet:
         for gpu in snapshot.gpus:
             if gpu.tier_id in by_tier and gpu.node_id in self.node_index:
                 by_tier[gpu.tier_id].append(gpu)
-        self.tiers = {tier_id: TierNodes(tier_id, gpus, self.node_index) for tier_id, gpus in by_tier.items()}
+        self.tiers = {
+            tier.id: TierNodes(tier.id, tier.memory_mib, by_tier[tier.id], self.node_index, self._code)
+            for tier in snapshot.tiers
+        }
         self._pool_masks: dict[tuple[str, tuple[str, ...] | None], Bools] = {}
+        self._selected: dict[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], Bools] = {}
+        self._open: dict[tuple[object, ...], Bools] = {}
+        self._undo: list[_Undo] = []
+
+    def sharer_of(self, team_id: str) -> str:
+        """Whose cards a share of the team may join: the team's own, or by policy those of its company."""
+        return self._sharers.get(team_id, team_id)
+
+    def _code(self, sharer: str | None) -> int:
+        if sharer is None:
+            return UNKNOWN
+        return self._sharer_codes.setdefault(self.sharer_of(sharer), len(self._sharer_codes) + 1)
 
     def pool_mask(self, tier: TierNodes, pool_ids: tuple[str, ...] | None) -> Bools:
         key = (tier.tier_id, pool_ids)
@@ -113,23 +75,76 @@ class Fleet:
             self._pool_masks[key] = np.array(allowed, dtype=np.bool_)  # (tier nodes,)
         return self._pool_masks[key]
 
-    def open_nodes(self, tier: TierNodes, pool_ids: tuple[str, ...] | None) -> Bools:
-        """Where a start may go at all: schedulable nodes of allowed pools."""
-        return self.schedulable[tier.nodes] & self.pool_mask(tier, pool_ids)
+    def selected(self, tier: TierNodes, shape: Shape) -> Bools:
+        """(tier nodes,) with the labels asked for and none of the labels or nodes excluded."""
+        key = (tier.tier_id, shape.node_labels, shape.not_labels, shape.not_nodes)
+        if key not in self._selected:
+            wanted, unwanted, excluded = set(shape.node_labels), set(shape.not_labels), set(shape.not_nodes)
+            nodes = [self.nodes[row] for row in tier.nodes]
+            self._selected[key] = np.array(
+                [
+                    wanted.issubset(node.labels)
+                    and unwanted.isdisjoint(node.labels)
+                    and node.id not in excluded
+                    for node in nodes
+                ],
+                dtype=np.bool_,
+            )
+        return self._selected[key]
+
+    def open_nodes(self, tier: TierNodes, shape: Shape) -> Bools:
+        """(tier nodes,) where a start may go at all: schedulable nodes of allowed pools that it selects."""
+        key = (tier.tier_id, shape.pool_ids, shape.node_labels, shape.not_labels, shape.not_nodes)
+        if key not in self._open:
+            allowed = self.pool_mask(tier, shape.pool_ids) & self.selected(tier, shape)
+            self._open[key] = self.schedulable[tier.nodes] & allowed
+        return self._open[key]
 
     def fit_per_node(self, tier: TierNodes, shape: Shape) -> Ints:
         """How many replicas each node of the tier could start now."""
         fit = replicas_that_fit(
-            shape, tier.usable, self.cpu_free[tier.nodes], self.memory_free[tier.nodes]
+            shape, tier.replicas_by_gpu(shape), self.cpu_free[tier.nodes], self.memory_free[tier.nodes]
         )  # (tier nodes,)
-        return fit * self.open_nodes(tier, shape.pool_ids)
+        return fit * self.open_nodes(tier, shape)
+
+    def savepoint(self) -> int:
+        return len(self._undo)
+
+    def rollback(self, savepoint: int) -> None:
+        """Undo all that was taken and released since then."""
+        while len(self._undo) > savepoint:
+            node, cpu_m, memory_mib, tier, row, state = self._undo.pop()
+            self.cpu_free[node], self.memory_free[node] = cpu_m, memory_mib
+            if tier is not None and state is not None:
+                tier.restore(row, state)
+
+    def release(self, live: Iterable[Live]) -> None:
+        """Give back what live replicas hold, as if they had ended."""
+        for held in live:
+            node = self.node_index.get(held.node_id)
+            if node is None:
+                continue
+            tier = self.tiers.get(held.tier_id)
+            row = -1 if tier is None else tier.row_of.get(node, -1)
+            self._note(node, tier, row)
+            self.cpu_free[node] += held.cpu_m
+            self.memory_free[node] += held.memory_mib
+            if tier is not None and row >= 0:
+                tier.give_back(row, held)
+
+    def _note(self, node: int, tier: TierNodes | None, row: int) -> None:
+        state = None if tier is None or row < 0 else tier.state(row)
+        self._undo.append((node, int(self.cpu_free[node]), int(self.memory_free[node]), tier, row, state))
 
     def fits_now(self, tier: TierNodes, shape: Shape) -> bool:
         # Necessary conditions first: most requests that wait are refused by one of these two.
-        if tier.usable.size == 0 or int(tier.usable.max()) < shape.gpus:
+        if tier.usable.size == 0 or tier.slots_of(shape) > WHOLE:
             return False
-        if int(tier.usable.sum()) < shape.gpus * shape.replicas:
-            return False
+        if not shape.is_share:
+            if int(tier.usable.max()) < shape.gpus:
+                return False
+            if int(tier.usable.sum()) < shape.gpus * shape.replicas:
+                return False
         return int(self.fit_per_node(tier, shape).sum()) >= shape.replicas
 
     def place(
@@ -162,8 +177,7 @@ class Fleet:
         self, tiers: list[tuple[TierNodes, int, Ints | None]], shape: Shape, policy: Policy
     ) -> Placed | None:
         """Spread one gang over tiers in order of preference, each with its most replicas; all or none."""
-        cpu_free, memory_free = self.cpu_free.copy(), self.memory_free.copy()
-        before = [(tier, tier.state()) for tier, _, _ in tiers]
+        before = self.savepoint()
         placements: list[ReplicaPlacement] = []
         why: dict[str, Any] = {}
         for tier, at_most, each_node in tiers:
@@ -176,24 +190,24 @@ class Fleet:
                 placements += renumbered(placed.replicas, len(placements))
         if len(placements) == shape.replicas:
             return Placed(tuple(placements), why)
-        self.cpu_free, self.memory_free = cpu_free, memory_free
-        for tier, state in before:
-            tier.restore(state)
+        self.rollback(before)
         return None
 
     def _take(self, tier: TierNodes, row: int, shape: Shape, index: int) -> ReplicaPlacement:
         node_row = int(tier.nodes[row])
         node = self.nodes[node_row]
+        self._note(node_row, tier, row)
+        columns, slots = tier.pick(row, shape), tier.slots_of(shape)
         self.cpu_free[node_row] -= shape.cpu_m
         self.memory_free[node_row] -= shape.memory_mib
-        gpu_ids = tier.take(row, shape.gpus)
+        tier.take(row, columns, slots, shape.sharer)
         return ReplicaPlacement(
             index,
             node.id,
             node.epoch,
-            gpu_ids,
-            UNITS_PER_GPU,
-            WHOLE,
+            tuple(tier.gpus[row][column].id for column in columns),
+            tier.units_each(shape) // shape.gpus,
+            slots,
             shape.cpu_m,
             shape.memory_mib,
             tier.tier_id,
@@ -207,13 +221,16 @@ class Fleet:
         """
         count = np.minimum(fit, wanted)  # (tier nodes,)
         left = tier.usable - count * shape.gpus  # (tier nodes,)
+        if shape.is_share:  # the fullest card that holds it
+            fits = (tier.slots >= tier.slots_of(shape)) & tier.may_join(shape.sharer)
+            left = np.where(fits, tier.slots, WHOLE).min(axis=1, initial=WHOLE)  # (tier nodes,)
         cpu_left = (self.cpu_free[tier.nodes] - count * shape.cpu_m) // 1000  # (tier nodes,) whole cores
         score = (np.minimum(left, _MAX_16) << 40) + ((_MAX_16 - np.minimum(count, _MAX_16)) << 24)
         score += np.clip(cpu_left, 0, _MAX_24)
         if policy.keep_nodes_whole:
             score += ((tier.usable == tier.total) & (left > 0)).astype(np.int64) << 57
         if policy.prefer_one_island:
-            score += (tier.largest_island < shape.gpus).astype(np.int64) << 58
+            score += (tier.largest_island < (0 if shape.is_share else shape.gpus)).astype(np.int64) << 58
         return np.where(fit > 0, score, _NOWHERE)
 
     def _why(self, tier: TierNodes, shape: Shape, fit: Ints, wanted: int, scores: Ints) -> dict[str, Any]:
@@ -247,9 +264,9 @@ def renumbered(replicas: Iterable[ReplicaPlacement], first: int) -> list[Replica
     return [replace(replica, index=first + offset) for offset, replica in enumerate(replicas)]
 
 
-def replicas_that_fit(shape: Shape, gpus: Ints, cpu_m: Ints, memory_mib: Ints) -> Ints:
-    """Replicas for each node, given what each node has; never negative."""
-    fit = gpus // shape.gpus
+def replicas_that_fit(shape: Shape, by_gpu: Ints, cpu_m: Ints, memory_mib: Ints) -> Ints:
+    """Replicas for each node, given those that its GPUs hold and its CPU and memory; never negative."""
+    fit = by_gpu
     if shape.cpu_m:
         fit = np.minimum(fit, cpu_m // shape.cpu_m)
     if shape.memory_mib:
@@ -264,12 +281,3 @@ _NOWHERE = 1 << 62
 
 def _counts(values: Iterable[int]) -> Ints:
     return np.fromiter(values, dtype=np.int64)
-
-
-def _islands(gpus: list[Gpu]) -> dict[int, list[Gpu]]:
-    """The usable GPUs of each island of one node, by index."""
-    islands: dict[int, list[Gpu]] = {gpu.island: [] for gpu in gpus}
-    for gpu in gpus:
-        if gpu.ready and gpu.free:
-            islands[gpu.island].append(gpu)
-    return islands

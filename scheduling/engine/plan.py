@@ -20,7 +20,7 @@ from scheduling.engine.decisions import (
 from scheduling.engine.fairshare import Bands, QuotaTree
 from scheduling.engine.order import Ask, Asks, Lanes, Line
 from scheduling.engine.placement import Fleet, Ints, Placed, renumbered
-from scheduling.engine.snapshot import UNITS_PER_GPU, Live, Snapshot
+from scheduling.engine.snapshot import Live, Snapshot
 from scheduling.engine.standing import Standing
 from scheduling.engine.verdicts import Explainer
 
@@ -86,7 +86,7 @@ class _Start:
                 request.workload_id,
                 request.team_id,
                 replica.tier_id,
-                len(replica.gpu_ids) * UNITS_PER_GPU,
+                len(replica.gpu_ids) * replica.units_per_gpu,
                 "held",
                 replica.node_id,
                 self.borrowed,
@@ -95,6 +95,10 @@ class _Start:
                 replica.cpu_m,
                 replica.memory_mib,
                 request.kind,
+                request.preemptible,
+                replica=replica.index,
+                gpu_ids=replica.gpu_ids,
+                slots=replica.slots,
             )
             for replica in self.placed.replicas
         ]
@@ -103,11 +107,11 @@ class _Start:
 class _Pass:
     def __init__(self, snapshot: Snapshot, policy: Policy, now_us: int) -> None:
         self.snapshot, self.policy, self.now_us = snapshot, policy, now_us
-        self.fleet = Fleet(snapshot)
+        self.fleet = Fleet(snapshot, policy)
         self.shares = QuotaTree(snapshot)
         self.names = {tier.id: tier.name for tier in snapshot.tiers}
         self.starts: list[_Start] = []
-        self.asks = Asks(snapshot, policy, now_us).all
+        self.asks = Asks(snapshot, policy, now_us, self.fleet).all
         self._never: dict[tuple[str, int], bool] = {}
         able = [ask for ask in self.asks if ask.request.budget_blocker is None and self._could_ever(ask)]
         self.standing = Standing(self.shares, self._wanted(able), snapshot.usage, policy)
@@ -139,7 +143,7 @@ class _Pass:
         for ask in asks:
             for tier_id in ask.tiers:
                 if not self._is_never(ask, tier_id):
-                    wanted[ask.request.team_id, tier_id] += ask.units
+                    wanted[ask.request.team_id, tier_id] += ask.units_on(tier_id)
         return wanted
 
     def serve_bands(self, asks: Sequence[Ask]) -> list[Ask]:
@@ -153,7 +157,7 @@ class _Pass:
         return left
 
     def _may_use_band(self, ask: Ask) -> bool:
-        return self._bands.allowed(ask.request.team_id, ask.request.band, ask.units)
+        return self._bands.allowed(ask.request.team_id, ask.request.band, ask.most_units)
 
     def serve(self, asks: Iterable[Ask], *, within_guarantee: bool, band: int = 0) -> list[Ask]:
         """Start what can be started, in order, and reserve for the first that cannot; the rest comes back."""
@@ -178,7 +182,7 @@ class _Pass:
     def _is_dead(self, ask: Ask, tier_id: str) -> bool:
         """Whether a turn would change nothing: it can neither start there now nor get a reservation."""
         shape_no = ask.shape_no
-        if (ask.request.team_id, tier_id, ask.units, ask.bound) in self._barred:
+        if (ask.request.team_id, tier_id, ask.units_on(tier_id), ask.bound) in self._barred:
             return True
         if (tier_id, shape_no) in self._hopeless or (tier_id, shape_no, ask.hold_us) in self._held_back:
             return self._is_unreserved(ask)
@@ -205,19 +209,19 @@ class _Pass:
 
     def _out(self, ask: Ask, tier_id: str, *, ahead: bool = False) -> bool:
         """Whether quotas keep it out at this turn; `ahead` counts reserved starts."""
-        team_id = ask.request.team_id
-        if self._within and not self.shares.within_guarantee(team_id, tier_id, ask.units, ahead=ahead):
+        team_id, units = ask.request.team_id, ask.units_on(tier_id)
+        if self._within and not self.shares.within_guarantee(team_id, tier_id, units, ahead=ahead):
             return True
-        return bool(self.shares.hits(team_id, tier_id, ask.units, bound=ask.bound, ahead=ahead))
+        return bool(self.shares.hits(team_id, tier_id, units, bound=ask.bound, ahead=ahead))
 
     def _try(self, ask: Ask, tier_id: str, band: int) -> bool:
-        team_id = ask.request.team_id
+        team_id, units = ask.request.team_id, ask.units_on(tier_id)
         if self._out(ask, tier_id):
-            self._barred.add((team_id, tier_id, ask.units, ask.bound))
+            self._barred.add((team_id, tier_id, units, ask.bound))
             return False
         placed = self._place(ask, tier_id)
         if placed is not None:
-            is_within = self.shares.within_guarantee(team_id, tier_id, ask.units)
+            is_within = self.shares.within_guarantee(team_id, tier_id, units)
             self._start(ask, tier_id, placed, borrowed=not is_within, band=band)
         return placed is not None
 
@@ -249,15 +253,16 @@ class _Pass:
             self._unreserved.add(self._like(ask))
             return
         start_us, choice = min(found)
-        self.timeline.reserve(ask.tiers[choice], ask, start_us)
-        self.shares.plan_ahead(ask.request.team_id, ask.tiers[choice], ask.units)
+        tier_id = ask.tiers[choice]
+        self.timeline.reserve(tier_id, ask, start_us)
+        self.shares.plan_ahead(ask.request.team_id, tier_id, ask.units_on(tier_id))
 
     def _start(self, ask: Ask, tier_id: str, placed: Placed, *, borrowed: bool, band: int = 0) -> None:
         request, team_id = ask.request, ask.request.team_id
         held = self.timeline.held.get(ask.id)
         if held is not None:  # it starts on another tier, by another right
             self.timeline.cancel(ask.id)
-            self.shares.plan_ahead(team_id, held.tier_id, -ask.units)
+            self.shares.plan_ahead(team_id, held.tier_id, -ask.units_on(held.tier_id))
         why_now = {
             "rule": "band" if band else "borrowed" if borrowed else "guaranteed",
             "rank": len(self.starts) + 1,
@@ -266,7 +271,7 @@ class _Pass:
             "used_before": self.shares.share_used(team_id, tier_id),
             "guaranteed": self.shares.share(team_id, tier_id),
             "fair_share": self.standing.allowed(team_id, tier_id),
-            "asked": len(placed.replicas) * request.gpus_per_replica * UNITS_PER_GPU,
+            "asked": _units(placed.replicas),
             "priority": request.priority,
             "waited_us": max(0, self.now_us - request.queued_us),
             "reserved_before": len(self.timeline.held),
@@ -274,17 +279,18 @@ class _Pass:
         why_here = {
             "tier_id": tier_id,
             "tier_name": self.names[tier_id],
-            "tier_choice": request.tiers.index(tier_id) + 1,
-            "tier_choices": len(request.tiers),
+            "tier_choice": ask.tiers.index(tier_id) + 1,
+            "tier_choices": len(ask.tiers),
+            "by_value": request.by_value,
         }
         self._book(ask, placed.replicas)
-        self._bands.book(team_id, band, ask.units)
+        self._bands.book(team_id, band, _units(placed.replicas))
         self.starts.append(_Start(ask, tier_id, borrowed, placed, why_now, why_here))
 
     def _book(self, ask: Ask, replicas: Sequence[ReplicaPlacement]) -> None:
         request = ask.request
-        for tier_id, count in Counter(replica.tier_id for replica in replicas).items():
-            units = count * request.gpus_per_replica * UNITS_PER_GPU
+        for tier_id in dict.fromkeys(replica.tier_id for replica in replicas):
+            units = _units(replica for replica in replicas if replica.tier_id == tier_id)
             self.shares.book(request.team_id, tier_id, units, preemptible=not ask.bound)
         self.timeline.start(ask, tuple(replicas))
 
@@ -294,36 +300,40 @@ class _Pass:
         return [ask for ask in in_order if not (ask.request.mix_tiers and self._try_mixed(ask))]
 
     def _try_mixed(self, ask: Ask) -> bool:
-        request, each = ask.request, ask.request.gpus_per_replica * UNITS_PER_GPU
+        request = ask.request
         tiers = [
             (
                 self.fleet.tiers[tier_id],
-                self._most_replicas(ask, tier_id, each),
+                self._most_replicas(ask, tier_id),
                 self._unreserved_nodes(ask, tier_id),
             )
             for tier_id in ask.tiers
         ]
         total = self.shares.total_room(request.team_id)
-        if total is not None and total < ask.units:
+        if total is not None and total < ask.most_units:
             return False
         placed = self.fleet.place_mixed(tiers, ask.shape, self.policy)
         if placed is None:
             return False
-        counts = Counter(replica.tier_id for replica in placed.replicas)
-        within = all(self.shares.within_guarantee(request.team_id, t, n * each) for t, n in counts.items())
+        within = all(
+            self.shares.within_guarantee(
+                request.team_id, t, _units(replica for replica in placed.replicas if replica.tier_id == t)
+            )
+            for t in {replica.tier_id for replica in placed.replicas}
+        )
         self._start(ask, placed.replicas[0].tier_id, placed, borrowed=not within)
         return True
 
-    def _most_replicas(self, ask: Ask, tier_id: str, each: int) -> int:
+    def _most_replicas(self, ask: Ask, tier_id: str) -> int:
         """How many of its replicas the quotas allow on this tier."""
-        team_id = ask.request.team_id
+        team_id, each = ask.request.team_id, self.fleet.tiers[tier_id].units_each(ask.shape)
         rooms = [self.shares.limit_room(team_id, tier_id)]
         inside = self.shares.share(team_id, tier_id) - self.shares.share_used(team_id, tier_id)
         lent = self.shares.lend_room(tier_id)
         if ask.bound:
             rooms.append(inside)
         elif lent is not None:
-            rooms.append(max(lent, inside) if inside >= ask.units else lent)
+            rooms.append(max(lent, inside) if inside >= ask.units_on(tier_id) else lent)
         return min((max(0, room) // each for room in rooms if room is not None), default=ask.shape.replicas)
 
     def _unreserved_nodes(self, ask: Ask, tier_id: str) -> Ints | None:
@@ -342,7 +352,7 @@ class _Pass:
 
     def _grow(self, start: _Start, extra: int) -> None:
         ask, tier = start.ask, self.fleet.tiers[start.tier_id]
-        request, each = ask.request, ask.request.gpus_per_replica * UNITS_PER_GPU
+        request, each = ask.request, tier.units_each(ask.shape)
         rooms = [self.shares.limit_room(request.team_id, start.tier_id)]
         if start.borrowed:
             rooms.append(self.shares.lend_room(start.tier_id))
@@ -375,3 +385,7 @@ class _Pass:
             self.fleet, self.shares, self.timeline, self.snapshot.tiers, live, self.policy.eta_shapes
         )
         return explainer.verdicts(waiting, Line(self.shares, self.standing))
+
+
+def _units(replicas: Iterable[ReplicaPlacement]) -> int:
+    return sum(len(replica.gpu_ids) * replica.units_per_gpu for replica in replicas)

@@ -24,7 +24,7 @@ def _promises(timeline: Timeline) -> set[str]:
 
 
 def _promise_rank(ask: Ask) -> tuple[bool, int]:
-    return (ask.request.promised_us is not None, ask.units)
+    return (ask.request.promised_us is not None, ask.most_units)
 
 
 class Explainer:
@@ -91,7 +91,7 @@ class Explainer:
             if tier_id not in self._fleet.tiers:
                 found.append(Blocker(codes.TIER_UNKNOWN, {"tier_id": tier_id}))
                 continue
-            hits = self._shares.hits(request.team_id, tier_id, ask.units, bound=ask.bound)
+            hits = self._shares.hits(request.team_id, tier_id, ask.units_on(tier_id), bound=ask.bound)
             # A limit over all tiers is one cause, however many tiers the request names.
             found += [blocker for blocker in quota_blockers(request, hits) if blocker not in found]
             answer = self._diagnosis.tier_answer(tier_id, ask.shape, request.team_id)

@@ -1,0 +1,221 @@
+"""The cards of one tier, node by node: what is free of each, who shares it, what is taken and given back."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from scheduling.engine.snapshot import UNITS_PER_GPU, WHOLE, Gpu, Live, Request
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+NOBODY, UNKNOWN = 0, -1  # who shares a card: nobody yet; somebody who must not be joined
+_UNITS_PER_SLOT = UNITS_PER_GPU // WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """All that placement asks of a request: equal shapes have equal answers.
+
+    A share asks for `share` thousandths of one card, for `gpu_memory_mib`, or for both: then the larger counts,
+    and how many slots that is depends on the tier. Whole GPUs have neither.
+    """
+
+    replicas: int
+    gpus: int
+    cpu_m: int
+    memory_mib: int
+    pool_ids: tuple[str, ...] | None
+    share: int = 0
+    gpu_memory_mib: int = 0
+    sharer: str = ""  # of shares: whose cards it may join
+    node_labels: tuple[str, ...] = ()
+    not_labels: tuple[str, ...] = ()
+    not_nodes: tuple[str, ...] = ()
+    required_level: str | None = None
+    preferred_level: str | None = None
+    spread_level: str | None = None
+
+    @classmethod
+    def of(cls, request: Request, sharer: str = "") -> "Shape":
+        is_share = bool(request.share or request.gpu_memory_mib)
+        return cls(
+            request.replicas_min,
+            request.gpus_per_replica,
+            request.cpu_m,
+            request.memory_mib,
+            None if request.pool_ids is None else tuple(sorted(request.pool_ids)),
+            request.share or 0,
+            request.gpu_memory_mib or 0,
+            sharer if is_share else "",
+            tuple(sorted(request.node_labels)),
+            tuple(sorted(request.not_labels)),
+            tuple(sorted(request.not_nodes)),
+            request.required_level,
+            request.preferred_level,
+            request.spread_level,
+        )
+
+    @property
+    def is_share(self) -> bool:
+        return bool(self.share or self.gpu_memory_mib)
+
+    def with_replicas(self, replicas: int) -> "Shape":
+        return replace(self, replicas=replicas)
+
+
+class TierNodes:
+    """The nodes that have GPUs of one tier, in order of name, and those GPUs.
+
+    A MIG instance is a GPU of its own tier that counts for fewer units; it is held whole, never shared.
+    """
+
+    def __init__(
+        self,
+        tier_id: str,
+        memory_mib: int,
+        gpus: Iterable[Gpu],
+        node_index: dict[str, int],
+        sharer_code: Callable[[str | None], int],
+    ) -> None:
+        self.tier_id, self.memory_mib = tier_id, memory_mib
+        by_node: dict[int, list[Gpu]] = {}
+        for gpu in sorted(gpus, key=lambda gpu: (gpu.index, gpu.id)):
+            by_node.setdefault(node_index[gpu.node_id], []).append(gpu)
+        members = sorted(by_node)
+        self.gpus = [by_node[node] for node in members]
+        self.units = max((gpu.units for row in self.gpus for gpu in row), default=UNITS_PER_GPU)
+        self.nodes: Ints = np.array(members, dtype=np.int64)  # (tier nodes,) rows of the fleet
+        self.row_of = {node: row for row, node in enumerate(members)}
+        self._code = sharer_code
+        size = (len(members), max(map(len, self.gpus), default=0))
+        self.exists = np.zeros(size, dtype=np.bool_)  # (tier nodes, cards)
+        self.is_ready = np.zeros(size, dtype=np.bool_)  # (tier nodes, cards)
+        self.held: Ints = np.zeros(size, dtype=np.int64)  # (tier nodes, cards) slots that somebody has
+        self.sharer: Ints = np.zeros(
+            size, dtype=np.int64
+        )  # (tier nodes, cards) code of whose shares they are
+        self.slots: Ints = np.zeros(size, dtype=np.int64)  # (tier nodes, cards) slots free on ready cards
+        for row, cards in enumerate(self.gpus):
+            for column, gpu in enumerate(cards):
+                self._enter(row, column, gpu)
+        self.slots[:] = np.where(self.is_ready, WHOLE - self.held, 0)
+        is_free = self.exists & (self.held == 0)
+        self.total: Ints = self.exists.sum(axis=1)  # (tier nodes,)
+        self.ready: Ints = self.is_ready.sum(axis=1)  # (tier nodes,)
+        self.free: Ints = is_free.sum(axis=1)  # (tier nodes,) cards with nothing on them, ready or not
+        self.usable: Ints = (is_free & self.is_ready).sum(axis=1)  # (tier nodes,) ready and free
+        self.largest_island: Ints = np.array(
+            [max(map(len, self._islands(row).values()), default=0) for row in range(len(members))],
+            dtype=np.int64,
+        )
+
+    def _enter(self, row: int, column: int, gpu: Gpu) -> None:
+        self.exists[row, column], self.is_ready[row, column] = True, gpu.ready
+        if not gpu.free:
+            self.held[row, column] = WHOLE - gpu.slots_free
+            self.sharer[row, column] = self._code(gpu.shared_by) if gpu.slots_free else UNKNOWN
+
+    def _islands(self, row: int) -> dict[int, list[int]]:
+        """The columns of the usable cards of each island of one node."""
+        islands: dict[int, list[int]] = {gpu.island: [] for gpu in self.gpus[row]}
+        slots = self.slots[row].tolist()
+        for column, gpu in enumerate(self.gpus[row]):
+            if slots[column] == WHOLE:
+                islands[gpu.island].append(column)
+        return islands
+
+    def slots_of(self, shape: Shape) -> int:
+        """What each card gives to a replica; more than WHOLE if no card of this tier could."""
+        if not shape.is_share:
+            return WHOLE
+        if self.units < UNITS_PER_GPU or (shape.gpu_memory_mib and not self.memory_mib):
+            return WHOLE + 1
+        by_memory = -(-WHOLE * shape.gpu_memory_mib // self.memory_mib) if shape.gpu_memory_mib else 0
+        return max(shape.share, by_memory)
+
+    def units_each(self, shape: Shape) -> int:
+        """What one replica counts for."""
+        if shape.is_share:
+            return _UNITS_PER_SLOT * self.slots_of(shape)
+        return shape.gpus * self.units
+
+    def units_of(self, shape: Shape) -> int:
+        return shape.replicas * self.units_each(shape)
+
+    def replicas_by_gpu(self, shape: Shape, *, all_ready: bool = False, all_free: bool = False) -> Ints:
+        """(tier nodes,) replicas by the GPUs alone; also if all were ready, or nothing were held."""
+        if not shape.is_share:
+            counts = {
+                (False, False): self.usable,
+                (True, False): self.free,
+                (False, True): self.ready,
+                (True, True): self.total,
+            }
+            return counts[all_ready, all_free] // shape.gpus
+        slots = self.slots_of(shape)
+        if all_free:
+            return (self.total if all_ready else self.ready) * (WHOLE // slots)
+        free = np.where(self.exists, WHOLE - self.held, 0) if all_ready else self.slots
+        replicas: Ints = (free // slots * self.may_join(shape.sharer)).sum(axis=1)
+        return replicas
+
+    def may_join(self, sharer: str) -> Bools:
+        """(tier nodes, cards) without anything on them, or with shares of the same sharer."""
+        joins: Bools = (self.held == 0) | (self.sharer == self._code(sharer))
+        return joins
+
+    def pick(self, row: int, shape: Shape) -> tuple[int, ...]:
+        """The columns of the cards that a replica gets there: for a share the fullest that holds it.
+
+        Whole GPUs come from the fullest island that has them all, else from the emptiest islands first.
+        """
+        if shape.is_share:
+            joins = (self.held[row] == 0) | (self.sharer[row] == self._code(shape.sharer))
+            fits = (self.slots[row] >= self.slots_of(shape)) & joins
+            return (int(np.where(fits, self.slots[row], WHOLE + 1).argmin()),)
+        islands = self._islands(row)
+        whole = [(len(free), island) for island, free in islands.items() if len(free) >= shape.gpus]
+        by_most_free = sorted(islands, key=lambda island: (-len(islands[island]), island))
+        taken: list[int] = []
+        for island in [min(whole)[1]] if whole else by_most_free:
+            taken += islands[island][: shape.gpus - len(taken)]
+        return tuple(sorted(taken))
+
+    def take(self, row: int, columns: Iterable[int], slots: int, sharer: str) -> None:
+        code = UNKNOWN if slots == WHOLE else self._code(sharer)
+        for column in columns:
+            self.held[row, column] += slots
+            self.sharer[row, column] = code
+        self._recount(row)
+
+    def give_back(self, row: int, live: Live) -> None:
+        """What a live replica holds; without the ids of its cards, the last ones that are held whole."""
+        for column in self._columns(row, live):
+            left = max(0, int(self.held[row, column]) - live.slots)
+            self.held[row, column] = left
+            if not left:
+                self.sharer[row, column] = NOBODY
+        self._recount(row)
+
+    def _columns(self, row: int, live: Live) -> list[int]:
+        if live.gpu_ids:
+            return [column for column, gpu in enumerate(self.gpus[row]) if gpu.id in live.gpu_ids]
+        whole = np.flatnonzero(self.held[row] == WHOLE)
+        columns: list[int] = whole[max(0, whole.size - live.units // self.units) :].tolist()
+        return columns
+
+    def state(self, row: int) -> tuple[Ints, Ints]:
+        return self.held[row].copy(), self.sharer[row].copy()
+
+    def restore(self, row: int, state: tuple[Ints, Ints]) -> None:
+        self.held[row], self.sharer[row] = state
+        self._recount(row)
+
+    def _recount(self, row: int) -> None:
+        self.slots[row] = (WHOLE - self.held[row]) * self.is_ready[row]
+        self.free[row] = int(((self.held[row] == 0) & self.exists[row]).sum())
+        self.usable[row] = int((self.slots[row] == WHOLE).sum())
+        self.largest_island[row] = max(map(len, self._islands(row).values()), default=0)
