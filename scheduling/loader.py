@@ -11,14 +11,16 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import Max, Sum
+from django.db.models import Max
 
 from gpuyard.core import clock
-from gpuyard.fleet.models import Condition, Gpu, GpuCondition, Node, NodeState, Tier
+from gpuyard.fleet.models import Node, Tier
 from scheduling.engine import snapshot as engine
 from scheduling.engine.decisions import BASIS_PROMISE
-from scheduling.models import Allocation, Replica, SchedulerState, Verdict, Workload
-from scheduling.states import ALLOCATION_LIVE, AllocationState, ReplicaState, WorkloadState
+from scheduling.loader_fleet import gpus_load, levels_and_domains, nodes_load
+from scheduling.loader_work import evictions_load, live_load, mix_load, running_load
+from scheduling.models import Attempt, SchedulerState, Verdict, Workload
+from scheduling.states import AttemptState, WorkloadState
 from tenants.models import PoolDedication, Quota, Team
 
 
@@ -53,15 +55,22 @@ def snapshot_load() -> Loaded:
     with _one_look():
         state = SchedulerState.objects.get(pk=1)
         now = clock.now()
-        busy = _busy_gpus()
+        tiers, teams = tuple(_tiers()), tuple(_teams())
+        levels, domains = levels_and_domains()
+        live, taken = live_load()
         snapshot = engine.Snapshot(
-            tiers=tuple(_tiers()),
-            nodes=tuple(_nodes()),
-            gpus=tuple(_gpus(busy)),
-            teams=tuple(_teams()),
+            tiers=tiers,
+            nodes=tuple(nodes_load(levels, domains)),
+            gpus=tuple(gpus_load(taken, {team.id: team.id for team in teams})),
+            teams=teams,
             quotas=tuple(_quotas()),
-            live=tuple(_live()),
+            live=live,
             requests=tuple(_requests()),
+            running=tuple(running_load()),
+            placed=tuple(_placed()),
+            evictions=tuple(evictions_load()),
+            mix=mix_load({tier.name: tier for tier in tiers}),
+            levels=levels,
         )
     return Loaded(snapshot, state.pass_number, now)
 
@@ -79,63 +88,14 @@ def _one_look() -> Iterator[None]:
 
 def _tiers() -> Iterator[engine.Tier]:
     for tier in Tier.objects.order_by("id"):
-        yield engine.Tier(str(tier.id), tier.name, tier.memory_mib, tier.cost_rank)
-
-
-def _nodes() -> Iterator[engine.Node]:
-    claimed = {
-        row["node_id"]: row
-        for row in Replica.objects.filter(state=ReplicaState.CLAIMING)
-        .values("node_id")
-        .annotate(cpu=Sum("cpu_m"), memory=Sum("memory_mib"))
-    }
-    for node in Node.objects.exclude(state=NodeState.RETIRED).order_by("id"):
-        promised = claimed.get(node.id, {"cpu": 0, "memory": 0})
-        yield engine.Node(
-            id=str(node.id),
-            name=node.name,
-            pool_id=str(node.pool_id),
-            schedulable=node_unschedulable_reason(node) is None,
-            epoch=node.epoch,
-            cpu_free_m=max(0, node.cpu_total_m - node.cpu_used_m - promised["cpu"]),
-            memory_free_mib=max(0, node.memory_total_mib - node.memory_used_mib - promised["memory"]),
-            cpu_total_m=node.cpu_total_m,
-            memory_total_mib=node.memory_total_mib,
-            reason_unschedulable=node_unschedulable_reason(node),
-        )
-
-
-def node_unschedulable_reason(node: Node) -> str | None:
-    """Why nothing new may start on a node, as a word; None if it may."""
-    if node.state != NodeState.READY:
-        return node.state
-    if node.draining:
-        return "draining"
-    return "cordoned" if node.cordoned else None
-
-
-def _busy_gpus() -> set[UUID]:
-    """GPUs of which anything is taken: requests are for whole GPUs only so far."""
-    return set(Allocation.objects.filter(state__in=ALLOCATION_LIVE).values_list("gpu_id", flat=True))
-
-
-def _gpus(busy: set[UUID]) -> Iterator[engine.Gpu]:
-    ready = set(
-        GpuCondition.objects.filter(span__upper_inf=True, condition=Condition.READY).values_list(
-            "gpu_id", flat=True
-        )
-    )
-    for gpu in (
-        Gpu.objects.filter(retired_at=None).select_related("island").order_by("node_id", "index", "id")
-    ):
-        yield engine.Gpu(
-            id=str(gpu.id),
-            node_id=str(gpu.node_id),
-            tier_id=str(gpu.tier_id),
-            index=gpu.index,
-            island=gpu.island.index if gpu.island else 0,
-            ready=gpu.id in ready,
-            free=gpu.id not in busy,
+        yield engine.Tier(
+            str(tier.id),
+            tier.name,
+            tier.memory_mib,
+            tier.cost_rank,
+            architecture=tier.architecture,
+            labels=tuple(sorted(tier.capabilities)),
+            speeds=tuple(sorted((kind, round(1000 * speed)) for kind, speed in tier.relative_speed.items())),
         )
 
 
@@ -153,52 +113,27 @@ def _quotas() -> Iterator[engine.Quota]:
         )
 
 
-def _live() -> Iterator[engine.Live]:
-    groups: dict[tuple[UUID, UUID, UUID], list[Allocation]] = defaultdict(list)
-    rows = Allocation.objects.filter(state__in=ALLOCATION_LIVE).select_related(
-        "attempt", "replica__spec", "workload"
-    )
-    for row in rows.order_by("workload_id", "tier_id", "replica__node_id", "id"):
-        groups[row.workload_id, row.tier_id, row.replica.node_id].append(row)
-    for (workload_id, tier_id, node_id), held in groups.items():
-        replicas = {row.replica_id: row.replica for row in held}
-        first = held[0]
-        yield engine.Live(
-            workload_id=str(workload_id),
-            team_id=str(first.team_id),
-            tier_id=str(tier_id),
-            units=sum(row.units for row in held),
-            state=first.state,
-            node_id=str(node_id),
-            borrowed=first.attempt.borrowed,
-            started_us=to_us(min(row.span.lower for row in held)),
-            ends_us=_ends_us(first),
-            cpu_m=sum(replica.cpu_m for replica in replicas.values()),
-            memory_mib=sum(replica.memory_mib for replica in replicas.values()),
-            kind=first.workload.kind,
-            preemptible=first.workload.preemptible,
-        )
-
-
-def _ends_us(row: Allocation) -> int | None:
-    """When its time limit ends it at the latest; unknown for one whose node is lost."""
-    limit_s = row.replica.spec.document.get("time_limit_s")
-    if limit_s is None or row.state == AllocationState.UNCONFIRMED:
-        return None
-    began = row.attempt.running_at or row.span.lower
-    return to_us(began) + int(limit_s) * 1_000_000
-
-
 def _requests() -> Iterator[engine.Request]:
     pools = _allowed_pools()
     tier_ids = {tier.name: str(tier.id) for tier in Tier.objects.all()}
     waiting = Workload.objects.filter(state=WorkloadState.WAITING).select_related("spec", "team")
+    waiting = waiting.exclude(attempts__state=AttemptState.CLAIMING)
     promises = dict(Verdict.objects.filter(eta_basis=BASIS_PROMISE).values_list("workload_id", "eta"))
     for workload in waiting.order_by("queued_at", "id"):
         assert workload.spec is not None
         assert workload.queued_at is not None
         promised = promises.get(workload.id)
         yield _request(workload, workload.spec.document, tier_ids, pools, promised)
+
+
+def _placed() -> Iterator[engine.Request]:
+    """The requests of what runs, leaves or claims: what they would need again."""
+    pools = _allowed_pools()
+    tier_ids = {tier.name: str(tier.id) for tier in Tier.objects.all()}
+    live = Attempt.objects.exclude(state=AttemptState.ENDED).values("workload")
+    for workload in Workload.objects.filter(pk__in=live).select_related("spec", "team").order_by("id"):
+        assert workload.spec is not None
+        yield _request(workload, workload.spec.document, tier_ids, pools, None)
 
 
 def _request(

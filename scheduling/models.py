@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.contrib.postgres.constraints import ExclusionConstraint
-from django.contrib.postgres.fields import DateTimeRangeField, RangeOperators
+from django.contrib.postgres.fields import ArrayField, DateTimeRangeField, RangeOperators
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
@@ -56,6 +56,7 @@ class Workload(models.Model):
         indexes = [
             models.Index(fields=["team", "-created_at"], name="scheduling_workload_team"),
             models.Index(fields=["state", "queued_at"], name="scheduling_workload_queue"),
+            models.Index(fields=["-created_at"], name="scheduling_workload_newest"),
         ]
         constraints = [
             models.UniqueConstraint(
@@ -92,7 +93,10 @@ class WorkloadSpec(models.Model):
 
 
 class Attempt(models.Model):
-    """One placing of a workload; at most one is live."""
+    """One placing of a workload; at most one is live.
+
+    While one stops, its successor may already claim the GPUs where it goes on: work that is moved.
+    """
 
     id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
     workload = models.ForeignKey(Workload, on_delete=models.PROTECT, related_name="attempts")
@@ -101,6 +105,7 @@ class Attempt(models.Model):
     pass_number = models.BigIntegerField()
     tier = models.ForeignKey("fleet.Tier", on_delete=models.PROTECT, related_name="+")
     borrowed = models.BooleanField(default=False)
+    band = models.PositiveSmallIntegerField(default=0, db_default=0)  # the priority band it was started at
     why_now = models.JSONField(default=dict)
     why_here = models.JSONField(default=dict)
     created_at = models.DateTimeField(db_default=YardNow(), editable=False)
@@ -113,7 +118,12 @@ class Attempt(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["workload", "number"], name="scheduling_attempt_number"),
             models.UniqueConstraint(
-                fields=["workload"], condition=~Q(state="ended"), name="scheduling_attempt_one_live"
+                fields=["workload"],
+                condition=Q(state__in=["claiming", "starting", "running"]),
+                name="scheduling_attempt_one_live",
+            ),
+            models.UniqueConstraint(
+                fields=["workload"], condition=Q(state="stopping"), name="scheduling_attempt_one_stopping"
             ),
             models.CheckConstraint(
                 condition=Q(state="ended", ended_at__isnull=False)
@@ -144,6 +154,8 @@ class Replica(models.Model):
     exit_code = models.IntegerField(null=True, blank=True)
     exit_reason = models.CharField(max_length=40, blank=True, default="")
     message = models.CharField(max_length=400, blank=True, default="")
+    # Why it alone was told to leave while its attempt goes on: how it then ends says nothing about the work.
+    released = models.CharField(max_length=16, blank=True, default="", db_default="")
     stdout_bytes = models.PositiveBigIntegerField(default=0)
     stderr_bytes = models.PositiveBigIntegerField(default=0)
     created_at = models.DateTimeField(db_default=YardNow(), editable=False)
@@ -156,7 +168,10 @@ class Replica(models.Model):
             models.Index(fields=["node"], condition=~Q(state="exited"), name="scheduling_replica_live")
         ]
         constraints = [
-            models.UniqueConstraint(fields=["attempt", "index"], name="scheduling_replica_index"),
+            # An elastic attempt may grow again where it once shrank.
+            models.UniqueConstraint(
+                fields=["attempt", "index"], condition=~Q(state="exited"), name="scheduling_replica_index"
+            ),
             models.CheckConstraint(
                 condition=Q(state="exited", ended_at__isnull=False)
                 | ~Q(state="exited") & Q(ended_at__isnull=True),
@@ -197,11 +212,19 @@ _SLOTS = [
 ]
 
 
+_SCOPES = [
+    ("card", RangeOperators.EQUAL),
+    ("scope", RangeOperators.NOT_EQUAL),
+    ("span", RangeOperators.OVERLAPS),
+]
+
+
 class Allocation(models.Model):
     """Slots of one GPU for one replica over a span of time: the only truth about who holds what.
 
     `slots` lies in [0, 1000) and only excludes; `units` (1/7000 GPU, frozen) counts for quota and money.
-    Its exclusions are below; its checks and its guard are in migration 0002.
+    `scope` is who may be on the card beside a share: the team, or the company where the policy says so; all shares
+    of a card have the same. Its exclusions are below; its checks and its guard are in migrations 0002 and 0004.
     """
 
     id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
@@ -215,6 +238,7 @@ class Allocation(models.Model):
     is_instance = models.SmallIntegerField()
     tier = models.ForeignKey("fleet.Tier", on_delete=models.PROTECT, related_name="+")
     slots = Int4MultiRangeField()
+    scope = models.UUIDField(null=True, blank=True)  # NULL: all of the GPU
     units = models.PositiveIntegerField()
     span = DateTimeRangeField()
     state = models.CharField(max_length=16, choices=AllocationState.choices)
@@ -248,6 +272,16 @@ class Allocation(models.Model):
                 ],
                 condition=_HOLDERS,
             ),
+            ExclusionConstraint(
+                name="scheduling_share_holders",
+                expressions=_SCOPES,
+                condition=_HOLDERS & Q(scope__isnull=False),
+            ),
+            ExclusionConstraint(
+                name="scheduling_share_promise",
+                expressions=_SCOPES,
+                condition=Q(state__in=["claimed", "held", "unconfirmed"], scope__isnull=False),
+            ),
             models.CheckConstraint(
                 condition=Q(units__gt=0, units__lte=7000), name="scheduling_allocation_units"
             ),
@@ -258,6 +292,37 @@ class Allocation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.gpu_id} {self.state}"
+
+
+class Eviction(models.Model):
+    """Work that a pass took back, or made smaller: what was lost, and who gained by it. Only appended.
+
+    `why` is the plan's (`engine.decisions.Stop.why`); `replicas` are the indexes that left, NULL for all of it.
+    """
+
+    id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
+    company = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="+")
+    team = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="+")
+    workload = models.ForeignKey(Workload, on_delete=models.PROTECT, related_name="evictions")
+    attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="evictions")
+    pass_number = models.BigIntegerField()
+    reason = models.CharField(max_length=16)  # engine.decisions.STOP_…
+    gained_by = models.ForeignKey(Workload, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
+    replicas = ArrayField(models.PositiveIntegerField(), null=True, blank=True)
+    units = models.PositiveBigIntegerField()
+    lost_gpu_s = models.PositiveBigIntegerField(default=0)
+    why = models.JSONField(default=dict)
+    at = models.DateTimeField(db_default=YardNow(), editable=False)
+
+    class Meta:
+        ordering = ["-at"]
+        indexes = [
+            models.Index(fields=["workload", "-at"], name="scheduling_eviction_workload"),
+            models.Index(fields=["-at"], name="scheduling_eviction_newest"),
+        ]
+
+    def __str__(self) -> str:
+        return f"eviction of {self.workload_id}"
 
 
 class Verdict(models.Model):

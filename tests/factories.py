@@ -346,9 +346,10 @@ def allocation(
     *,
     state: str = AllocationState.HELD,
     since: datetime | None = None,
+    shares: tuple[int, int] | None = None,
     **fields: Any,
 ) -> Allocation:
-    """A whole GPU for a replica, held or claimed: an allocation begins as nothing else."""
+    """A whole GPU (or the slots `shares` of one) for a replica, held or claimed: it begins as nothing else."""
     parent = of.attempt.workload
     return Allocation.objects.create(
         company_id=parent.company_id,
@@ -360,8 +361,9 @@ def allocation(
         card=on.card,
         is_instance=on.is_instance,
         tier=on.tier,
-        slots=Multirange([Range(0, SLOTS_PER_GPU)]),
-        units=UNITS_PER_GPU,
+        slots=Multirange([Range(*(shares or (0, SLOTS_PER_GPU)))]),
+        scope=None if shares is None else parent.team_id,
+        units=UNITS_PER_GPU if shares is None else 7 * (shares[1] - shares[0]),
         span=DateTimeTZRange(since or clock.now(), None),
         state=state,
         expires_at=clock.now() + timedelta(minutes=5) if state == AllocationState.CLAIMED else None,

@@ -26,9 +26,10 @@ Connect = Callable[..., psycopg.Connection[tuple[Any, ...]]]
 SHARES = ("{[0,250)}", "{[250,500)}", "{[500,1000)}", "{[0,500)}", "{[100,200),[700,800)}")
 _INSERT: LiteralString = """
 INSERT INTO scheduling_allocation (id, company_id, team_id, workload_id, attempt_id, replica_id, gpu_id, card,
-  is_instance, tier_id, slots, units, span, state, expires_at)
+  is_instance, tier_id, slots, scope, units, span, state, expires_at)
 SELECT %(id)s, company_id, team_id, workload_id, attempt_id, replica_id, gpu_id, card, %(is_instance)s, tier_id,
-  %(slots)s::int4multirange, 7000, tstzrange(yard_now(), NULL), %(state)s::text,
+  %(slots)s::int4multirange, CASE WHEN %(slots)s::int4multirange <> '{[0,1000)}' THEN team_id END,
+  7000, tstzrange(yard_now(), NULL), %(state)s::text,
   CASE WHEN %(state)s::text = 'claimed' THEN yard_now() + interval '1 hour' END
 FROM scheduling_allocation WHERE id = %(like)s
 """

@@ -173,7 +173,7 @@ def test_a_snapshot_takes_a_bounded_number_of_queries(django_assert_max_num_quer
         make.node(tier, 2)
         make.workload(make.team(), tier, gpus=2)
     pass_once()
-    with django_assert_max_num_queries(16):
+    with django_assert_max_num_queries(24):
         snapshot_load()
 
 

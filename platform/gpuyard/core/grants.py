@@ -24,6 +24,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "django_migrations": READ_ONLY,
     "scheduling_allocation": ("SELECT", "INSERT", "UPDATE"),
     "scheduling_workloadspec": ("SELECT", "INSERT"),
+    "scheduling_eviction": ("SELECT", "INSERT"),
     "billing_usageline": ("SELECT", "INSERT"),
     "billing_charge": ("SELECT", "INSERT"),
     "fleet_gpucondition": ("SELECT", "INSERT", "UPDATE"),
