@@ -18,7 +18,7 @@ from gpuyard.audit.services import Actor, event_draft, events_record
 from gpuyard.core import clock, ids
 from gpuyard.core.money import SLOTS_PER_GPU, units_for
 from gpuyard.fleet.models import Gpu, Node
-from scheduling.engine.decisions import Plan, Policy, ReplicaPlacement, Start
+from scheduling.engine.decisions import Plan, ReplicaPlacement, Start
 from scheduling.loader import Loaded, attempt_numbers, from_us
 from scheduling.loader_fleet import node_unschedulable_reason
 from scheduling.models import Attempt, PortLease, Replica, SchedulerState, Verdict, Workload
@@ -50,7 +50,7 @@ class _Placed:
     gpu_ids: list[tuple[Replica, UUID]]  # one for each GPU
 
 
-def plan_commit(loaded: Loaded, plan: Plan, policy: Policy, timings: Timings) -> Committed:
+def plan_commit(loaded: Loaded, plan: Plan, timings: Timings) -> Committed:
     """Stores a plan's starts and verdicts; raises `Overtaken`, having changed nothing, if it comes too late."""
     with transaction.atomic():
         done = Committed(pass_number=loaded.pass_number + 1)
@@ -63,7 +63,7 @@ def plan_commit(loaded: Loaded, plan: Plan, policy: Policy, timings: Timings) ->
         _workloads_start(placed, done)
         changed = _verdicts_store(plan, done)
         if changed or plan.starts or plan.claims or plan.stops or plan.grows:
-            pass_record(loaded, plan, policy, timings, started=len(done.started), refused=done.refused)
+            pass_record(loaded, plan, timings, started=len(done.started), refused=done.refused)
     return done
 
 
@@ -170,6 +170,7 @@ def _place_all(
             pass_number=done.pass_number,
             tier_id=UUID(start.tier_id),
             borrowed=start.borrowed,
+            band=workload.band if start.why_now.get("rule") == "band" else 0,
             why_now=dict(start.why_now),
             why_here=dict(start.why_here),
         )

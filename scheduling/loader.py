@@ -15,22 +15,26 @@ from django.db.models import Max
 
 from gpuyard.core import clock
 from gpuyard.fleet.models import Node, Tier
+from scheduling.bands import band_grants_live
+from scheduling.decay import usage_rows
 from scheduling.engine import snapshot as engine
-from scheduling.engine.decisions import BASIS_PROMISE
+from scheduling.engine.decisions import BASIS_PROMISE, Policy
 from scheduling.loader_fleet import gpus_load, levels_and_domains, nodes_load
 from scheduling.loader_work import evictions_load, live_load, mix_load, running_load
 from scheduling.models import Attempt, SchedulerState, Verdict, Workload
+from scheduling.policies import policy_current
 from scheduling.states import AttemptState, WorkloadState
 from tenants.models import PoolDedication, Quota, Team
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A snapshot, the number of the last committed pass it was taken after, and the platform's time then."""
+    """A snapshot, the last committed pass before it, the platform's time then, and the rules in force then."""
 
     snapshot: engine.Snapshot
     pass_number: int
     now: datetime
+    policy: Policy
 
     @property
     def now_us(self) -> int:
@@ -50,9 +54,10 @@ def from_us(moment_us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=moment_us)
 
 
-def snapshot_load() -> Loaded:
-    """Reads everything in one consistent look (REPEATABLE READ) that locks nothing."""
+def snapshot_load(policy: Policy | None = None) -> Loaded:
+    """Reads everything in one consistent look (REPEATABLE READ) that locks nothing. `policy`: a draft to be tried."""
     with _one_look():
+        rules = policy or policy_current()
         state = SchedulerState.objects.get(pk=1)
         now = clock.now()
         tiers, teams = tuple(_tiers()), tuple(_teams())
@@ -71,8 +76,10 @@ def snapshot_load() -> Loaded:
             evictions=tuple(evictions_load()),
             mix=mix_load({tier.name: tier for tier in tiers}),
             levels=levels,
+            usage=usage_rows(rules.usage_half_life_s, now),
+            band_grants=tuple(_band_grants()),
         )
-    return Loaded(snapshot, state.pass_number, now)
+    return Loaded(snapshot, state.pass_number, now, rules)
 
 
 @contextmanager
@@ -111,6 +118,11 @@ def _quotas() -> Iterator[engine.Quota]:
         yield engine.Quota(
             str(quota.team_id), tier, quota.guaranteed, quota.limit, quota.lend_limit, quota.weight
         )
+
+
+def _band_grants() -> Iterator[engine.BandGrant]:
+    for grant in band_grants_live().order_by("team_id", "band"):
+        yield engine.BandGrant(str(grant.team_id), grant.band, grant.cap)
 
 
 def _requests() -> Iterator[engine.Request]:
@@ -160,6 +172,7 @@ def _request(
         cpu_m=asked["cpu_m"],
         memory_mib=asked["memory_mib"],
         preemptible=workload.preemptible,
+        band=workload.band,
         time_limit_s=document.get("time_limit_s"),
         pool_ids=pools.get(workload.team_id) if pools is not None else None,
         mix_tiers=asked.get("mix_tiers", False),

@@ -11,7 +11,10 @@ from django.utils.translation import gettext_lazy as _
 from gpuyard.core import ids
 from gpuyard.core.clock import YardNow
 from gpuyard.core.fields import DateTimeMultiRangeField, Int4MultiRangeField
+from scheduling.policy_models import BandGrant, SchedulingPolicyVersion, TeamUsage, UsagePending
 from scheduling.states import AllocationState, AttemptState, ReplicaState, WorkloadState
+
+__all__ = ["BandGrant", "SchedulingPolicyVersion", "TeamUsage", "UsagePending"]  # models of their own file
 
 
 class Kind(models.TextChoices):
@@ -31,6 +34,8 @@ class Workload(models.Model):
     name = models.CharField(max_length=120)
     kind = models.CharField(max_length=16, choices=Kind.choices)
     priority = models.SmallIntegerField(default=0)
+    # above 0: critical, where a `BandGrant` covers it
+    band = models.PositiveSmallIntegerField(default=0, db_default=0)
     preemptible = models.BooleanField(default=False)
     state = models.CharField(max_length=20, choices=WorkloadState.choices)
     spec = models.ForeignKey(

@@ -13,9 +13,11 @@ from django.db import OperationalError, connection
 
 from gpuyard.core import clock
 from scheduling.commit import Committed, Overtaken, plan_commit
+from scheduling.decay import usage_fold
 from scheduling.engine.decisions import Policy
 from scheduling.engine.plan import plan
 from scheduling.loader import snapshot_load
+from scheduling.policies import policy_current
 from scheduling.records import Timings
 from scheduling.wake import wake_count
 
@@ -23,9 +25,6 @@ logger = logging.getLogger(__name__)
 
 _LOCK_KEY = 0x67707579  # "gpuy"
 MAX_TURNS = 20
-# Nothing is taken back yet, and whatever has no checkpoints is submitted as not to be interrupted: until work
-# can be taken back, such work may borrow too, or teams without a guarantee could start nothing of it.
-POLICY = Policy(non_preemptible_may_borrow=True)
 _DEADLOCK = "40P01"
 
 
@@ -51,13 +50,13 @@ def pass_turns() -> list[Committed]:
 def pass_once(policy: Policy | None = None) -> Committed:
     """One pass, without the lock: the fence alone keeps two from both committing."""
     started_at, began = clock.now(), time.monotonic()
-    loaded = snapshot_load()
+    usage_fold((policy or policy_current()).usage_half_life_s)
+    loaded = snapshot_load(policy)
     loaded_at = time.monotonic()
-    rules = policy or POLICY
-    decided = plan(loaded.snapshot, rules, loaded.now_us)
+    decided = plan(loaded.snapshot, loaded.policy, loaded.now_us)
     planned_at = time.monotonic()
     timings = Timings(started_at, (loaded_at - began) * 1000, (planned_at - loaded_at) * 1000)
-    return plan_commit(loaded, decided, rules, timings)
+    return plan_commit(loaded, decided, timings)
 
 
 def _pass_with_retry() -> Committed:

@@ -19,7 +19,7 @@ from django.utils.translation import ngettext
 from gpuyard.core import clock
 from gpuyard.core.errors import Conflict
 from scheduling import engine
-from scheduling.engine.decisions import Plan, Policy, Stop, plan_to_json, policy_of, policy_values
+from scheduling.engine.decisions import Plan, Stop, plan_to_json, policy_of, policy_values
 from scheduling.engine.plan import plan as engine_plan
 from scheduling.engine.snapshot import from_json, to_json
 from scheduling.loader import Loaded
@@ -44,7 +44,6 @@ class Timings:
 def pass_record(
     loaded: Loaded,
     plan: Plan,
-    policy: Policy,
     timings: Timings,
     *,
     started: int,
@@ -72,7 +71,7 @@ def pass_record(
         snapshot=snapshot,
         snapshot_bytes=len(snapshot),
         now_us=loaded.now_us,
-        policy=policy_values(policy),
+        policy=policy_values(loaded.policy),
         engine_version=engine_version(),
         plan_digest=plan_digest(plan),
     )

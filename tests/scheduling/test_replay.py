@@ -91,7 +91,7 @@ def test_what_was_taken_back_is_kept_unless_its_claim_was_refused() -> None:
     decided = Plan(stops=(stop, replace(stop, for_workload_id=str(refused.pk), replicas=(1,))))
     loaded = snapshot_load()
     timings = Timings(loaded.now, 1.0, 1.0)
-    pass_record(loaded, decided, Policy(), timings, started=0, refused={refused.pk: "node_changed"})
+    pass_record(loaded, decided, timings, started=0, refused={refused.pk: "node_changed"})
     record = PassRecord.objects.get()
     assert (record.stopped, record.refused[0]["workload"]) == (1, refused.public_id)
     assert [row["why"] for row in record.stops] == [{"lost_gpu_s": 60}]

@@ -25,6 +25,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "scheduling_allocation": ("SELECT", "INSERT", "UPDATE"),
     "scheduling_workloadspec": ("SELECT", "INSERT"),
     "scheduling_eviction": ("SELECT", "INSERT"),
+    "scheduling_schedulingpolicyversion": ("SELECT", "INSERT"),
     "billing_usageline": ("SELECT", "INSERT"),
     "billing_charge": ("SELECT", "INSERT"),
     "fleet_gpucondition": ("SELECT", "INSERT", "UPDATE"),
