@@ -16,6 +16,7 @@ from psycopg.types.json import Jsonb
 
 from gpuyard.audit.services import Actor, event_draft, events_record
 from gpuyard.core import clock, ids
+from gpuyard.core.bulk import instances_insert
 from gpuyard.core.money import SLOTS_PER_GPU, units_for
 from gpuyard.fleet.models import Gpu, Node
 from scheduling.engine.decisions import Plan, ReplicaPlacement, Start
@@ -255,9 +256,9 @@ def _insert(placed: list[_Placed], done: Committed) -> list[_Placed]:
 
 def _insert_once(placed: list[_Placed], gpus: dict[UUID, Gpu]) -> set[UUID]:
     """Returns the attempts that did not get all their GPUs."""
-    Attempt.objects.bulk_create([rows.attempt for rows in placed])
-    Replica.objects.bulk_create([replica for rows in placed for replica in rows.replicas])
-    PortLease.objects.bulk_create([port for rows in placed for port in rows.ports])
+    instances_insert([rows.attempt for rows in placed])
+    instances_insert([replica for rows in placed for replica in rows.replicas])
+    instances_insert([port for rows in placed for port in rows.ports])
     wanted = [(rows, replica, gpus[gpu_id]) for rows in placed for replica, gpu_id in rows.gpu_ids]
     values: dict[str, Any] = {
         "slots": SLOTS_PER_GPU,

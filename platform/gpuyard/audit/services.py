@@ -15,6 +15,7 @@ from gpuyard.audit.diagnosis import Finding, diagnose, is_next, link
 from gpuyard.audit.doors import door_now
 from gpuyard.audit.masking import masked
 from gpuyard.audit.models import Event, Verification
+from gpuyard.core.bulk import instances_insert
 from gpuyard.core.models import User
 
 _BATCH = 500
@@ -75,7 +76,9 @@ def event_record(
 def events_record(drafts: Iterable[Event]) -> list[Event]:
     """Stores many events (see `event_draft`) with one statement, in the caller's transaction."""
     _require_transaction()
-    return Event.objects.bulk_create(list(drafts), batch_size=1000)
+    events = list(drafts)
+    instances_insert(events)
+    return events
 
 
 def event_draft(
