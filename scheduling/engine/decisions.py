@@ -70,8 +70,16 @@ class Policy:
     """The rules that an admin may change, as plain values."""
 
     share_scope: str = "team"  # whose shares may lie on one card: of one "team", or of one "company"
-    prefer_one_island: bool = True
-    keep_nodes_whole: bool = True
+    # The packing score, docs/scheduling.md section 9: its weights, and steps for what else speaks against a place.
+    pack_fragments: float = 0.3
+    pack_shares: float = 1.5
+    pack_stranded: float = 0.9
+    pack_scarcity: float = 4.0
+    pack_balance: float = 2.0
+    pack_fullness: float = 0.001
+    pack_step_slots: float = 40.0
+    pack_islands: float = 1.0  # steps for each further island that a replica's GPUs come from
+    pack_together: float = 4.0  # steps for each further node that a gang needs
     grow_gangs: bool = True  # start more than replicas_min where nobody else waits for the tier
     eta_shapes: int = 100  # for how many different shapes a pass works out when they could start
     # Fair share. Past use counts half as much after each half-life; 0 half-life or weight: only the present counts.

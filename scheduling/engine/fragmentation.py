@@ -38,10 +38,12 @@ class PackingPolicy:
     scarce_from: float = 0.75  # above this ratio of demand that can go nowhere else to the GPUs there are
     balance: float = 2.0  # steps, for a node with all of its GPU but no CPU left
     fullness: float = 0.001  # steps, for a node without anything on its GPUs: decides between equal costs
+    islands: float = 1.0  # steps for each island more than one that the GPUs of a task come from
     step_slots: float = 40.0  # smaller differences than this are left to balance and fullness; 0 counts all
     # F looks only at the most frequent asks. With more of them, a mix learned from a few hundred tasks comes to
     # hang on the chance of one large ask being among them.
     popular_part: float = 0.9
+    popular_most: int = 200  # and never at more of them than this
     measure: Fragments = Fragments.PLACEABLE
 
 
@@ -63,7 +65,7 @@ class Potential:
     def __init__(self, mix: Mix, tiers: tuple[str, ...], supply: Floats, policy: PackingPolicy) -> None:
         self.policy = policy
         self.scarcity = _exact(policy.scarcity * scarcity(mix, tiers, supply, policy.scarce_from))  # (tiers,)
-        popular = mix.popular(policy.popular_part)
+        popular = mix.popular(policy.popular_part, policy.popular_most)
         self._learn_columns(mix, popular)
         self._learn_popular(popular, tiers)
         self._learn_stranding(mix)

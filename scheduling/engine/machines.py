@@ -107,10 +107,7 @@ class TierNodes:
         self.ready: Ints = self.is_ready.sum(axis=1)  # (tier nodes,)
         self.free: Ints = is_free.sum(axis=1)  # (tier nodes,) cards with nothing on them, ready or not
         self.usable: Ints = (is_free & self.is_ready).sum(axis=1)  # (tier nodes,) ready and free
-        self.largest_island: Ints = np.array(
-            [max(map(len, self._islands(row).values()), default=0) for row in range(len(members))],
-            dtype=np.int64,
-        )
+        self.island, self.by_island = self._islands()
 
     def _enter(self, row: int, column: int, gpu: Gpu) -> None:
         self.exists[row, column], self.is_ready[row, column] = True, gpu.ready
@@ -118,14 +115,17 @@ class TierNodes:
             self.held[row, column] = WHOLE - gpu.slots_free
             self.sharer[row, column] = self._code(gpu.shared_by) if gpu.slots_free else UNKNOWN
 
-    def _islands(self, row: int) -> dict[int, list[int]]:
-        """The columns of the usable cards of each island of one node."""
-        islands: dict[int, list[int]] = {gpu.island: [] for gpu in self.gpus[row]}
-        slots = self.slots[row].tolist()
-        for column, gpu in enumerate(self.gpus[row]):
-            if slots[column] == WHOLE:
-                islands[gpu.island].append(column)
-        return islands
+    def _islands(self) -> tuple[Ints, Ints]:
+        """(tier nodes, cards) island of each card, counted from 0 on its node; (tier nodes, islands) usable cards."""
+        island = np.zeros_like(self.held)
+        most = 1
+        for row, cards in enumerate(self.gpus):
+            known = {number: place for place, number in enumerate(sorted({gpu.island for gpu in cards}))}
+            island[row, : len(cards)] = [known[gpu.island] for gpu in cards]
+            most = max(most, len(known))
+        usable = self.slots == WHOLE
+        counts = [((island == number) & usable).sum(axis=1) for number in range(most)]
+        return island, np.array(counts, dtype=np.int64).T.copy()
 
     def slots_of(self, shape: Shape) -> int:
         """What each card gives to a replica; more than WHOLE if no card of this tier could."""
@@ -167,6 +167,15 @@ class TierNodes:
         joins: Bools = (self.held == 0) | (self.sharer == self._code(sharer))
         return joins
 
+    def code_of(self, shape: Shape) -> int:
+        """Of whose cards a share may join; NOBODY for whole GPUs."""
+        return self._code(shape.sharer) if shape.is_share else NOBODY
+
+    def islands_for(self, row: int, shape: Shape) -> int:
+        """How many islands the GPUs of a replica there come from."""
+        free = -np.sort(-self.by_island[row])
+        return 1 + int((free.cumsum() < shape.gpus).sum())
+
     def pick(self, row: int, shape: Shape) -> tuple[int, ...]:
         """The columns of the cards that a replica gets there: for a share the fullest that holds it.
 
@@ -176,12 +185,15 @@ class TierNodes:
             joins = (self.held[row] == 0) | (self.sharer[row] == self._code(shape.sharer))
             fits = (self.slots[row] >= self.slots_of(shape)) & joins
             return (int(np.where(fits, self.slots[row], WHOLE + 1).argmin()),)
-        islands = self._islands(row)
-        whole = [(len(free), island) for island, free in islands.items() if len(free) >= shape.gpus]
-        by_most_free = sorted(islands, key=lambda island: (-len(islands[island]), island))
+        free = self.by_island[row].tolist()
+        whole = [(count, island) for island, count in enumerate(free) if count >= shape.gpus]
+        by_most_free = sorted(range(len(free)), key=lambda island: (-free[island], island))
+        columns = np.flatnonzero(self.slots[row] == WHOLE).tolist()
+        islands = self.island[row].tolist()
         taken: list[int] = []
         for island in [min(whole)[1]] if whole else by_most_free:
-            taken += islands[island][: shape.gpus - len(taken)]
+            here = [column for column in columns if islands[column] == island]
+            taken += here[: shape.gpus - len(taken)]
         return tuple(sorted(taken))
 
     def take(self, row: int, columns: Iterable[int], slots: int, sharer: str) -> None:
@@ -218,4 +230,6 @@ class TierNodes:
         self.slots[row] = (WHOLE - self.held[row]) * self.is_ready[row]
         self.free[row] = int(((self.held[row] == 0) & self.exists[row]).sum())
         self.usable[row] = int((self.slots[row] == WHOLE).sum())
-        self.largest_island[row] = max(map(len, self._islands(row).values()), default=0)
+        self.by_island[row] = np.bincount(
+            self.island[row][self.slots[row] == WHOLE], minlength=self.by_island.shape[1]
+        )

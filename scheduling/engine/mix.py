@@ -56,12 +56,12 @@ class Mix:
         kept = sorted(ask for ask, weight in weights.items() if weight > 0)
         return cls(tuple(kept), tuple(weights[ask] for ask in kept))
 
-    def popular(self, part: float) -> "Mix":
-        """The most frequent asks that together make up `part` of all."""
+    def popular(self, part: float, most: int | None = None) -> "Mix":
+        """The most frequent asks that together make up `part` of all, at most so many."""
         order = sorted(range(len(self.asks)), key=lambda i: (-self.weights[i], i))
         reached = np.cumsum([self.weights[i] for i in order])
         enough = int(np.searchsorted(reached, part * reached[-1])) + 1 if order else 0
-        chosen = order[:enough]
+        chosen = order[: enough if most is None else min(enough, most)]
         return Mix(tuple(self.asks[i] for i in chosen), tuple(self.weights[i] for i in chosen))
 
     def frequencies(self) -> Floats:

@@ -8,11 +8,11 @@ from scheduling.engine.decisions import Policy
 from scheduling.engine.division import PPM
 from scheduling.engine.fairshare import QuotaTree
 from scheduling.engine.placement import Fleet, Shape
-from scheduling.engine.snapshot import Request, Snapshot, Tier
+from scheduling.engine.scoring import cost_of_result
+from scheduling.engine.snapshot import Request, Snapshot
 from scheduling.engine.standing import NOTHING, OWN_WORK, Standing
 
 FOREVER_US = 1 << 60
-_FINE = 1_000_000
 
 
 @dataclass(slots=True, eq=False)
@@ -96,19 +96,11 @@ class Asks:
         if key not in self._known:
             tiers = tuple(dict.fromkeys(tier_id for tier_id in request.tiers if tier_id in self._tiers))
             if request.by_value:
-                tiers = tuple(
-                    sorted(tiers, key=lambda tier_id: _cost_of_result(self._tiers[tier_id], request))
-                )
+                scarce, kind = self._fleet.scarce, request.kind
+                costs = {t: cost_of_result(self._tiers[t], kind, scarce[t]) for t in tiers}
+                tiers = tuple(sorted(tiers, key=lambda tier_id: costs[tier_id]))
             self._known[key] = tiers
         return self._known[key]
-
-
-def _cost_of_result(tier: Tier, request: Request) -> tuple[bool, int]:
-    """What the same work costs there, in some unit; tiers whose speed or cost is not known come last, as named."""
-    speed = dict(tier.speeds).get(request.kind, 0)
-    if speed <= 0 or tier.cost_micro <= 0:
-        return True, 0
-    return False, tier.cost_micro * _FINE // speed
 
 
 _Key = tuple[int, int, int, int, str]

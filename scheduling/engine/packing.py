@@ -2,10 +2,10 @@
 
     growth = P(node after) - P(node before) + scarcity of the tier * slots asked
     cost   = floor(growth / step) + balance * max(0, free GPU after / GPU - free CPU after / CPU)
-             + fullness * free GPU before / GPU
+             + fullness * free GPU before / GPU + islands * (islands that its GPUs come from - 1)
 
-The node with the least cost wins, and for a share the GPU with the least cost on it; ties go to the first GPU,
-then to the first node, or anywhere if a generator is given. `fragmentation.py` has P.
+The node with the least cost wins; ties go to the first node, or to any if a generator is given. Of its GPUs a
+share gets the fullest that holds it and that it may join. `fragmentation.py` has P.
 
 Costs are kept for each size of ask and renewed only for the nodes that changed since that size was last asked;
 nodes in the same state are looked at once.
@@ -26,9 +26,10 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-NO_GPU = -1
+ANYBODY, NOBODY = -2, 0  # who asks for a share: may join every card; joins none, takes only free ones
 _FEW = 256  # nodes; below this, looking for equal states costs more than it saves
 _BLOCK = 1024  # nodes at once: what is worked on stays in the cache
+_KEPT = 256  # sizes and sharers whose costs are kept
 
 
 @dataclass(slots=True)
@@ -42,6 +43,8 @@ class NodeStates:
     memory_free_mib: Ints  # (nodes,)
     gpu_count: Ints  # (nodes,)
     slots_free: Ints  # (nodes, gpus)
+    sharer: Ints | None = None  # (nodes, gpus) code of whose shares are on it; None: all may join all
+    islands: Ints | None = None  # (nodes, islands) wholly free GPUs of each; None: all are on one
 
     def supply(self) -> Floats:
         """(tiers,) slots of all GPUs, free or not."""
@@ -55,13 +58,11 @@ class Choice(NamedTuple):
     cost: float
 
 
-class _Candidates(NamedTuple):
-    """Ways to take an ask: the nodes that hold it, and for each way the GPU and the node's traits after it."""
+class _Fits(NamedTuple):
+    """The nodes that hold an ask, and each one's traits after it."""
 
     kept: Ints  # (kept,) indexes into the nodes looked at
-    row: Ints  # (candidates,) indexes into `kept`
-    gpu: Ints  # (candidates,)
-    traits: Floats  # (candidates, traits)
+    traits: Floats  # (kept, traits)
 
 
 @dataclass(slots=True)
@@ -69,12 +70,11 @@ class _Costs:
     """Costs of one size of ask on every node, after so many changes."""
 
     cost: Floats  # (nodes,) infinite where it does not fit
-    gpu: Ints  # (nodes,) the best GPU for a share
     changes: int
 
 
 class Packer:
-    """The states of nodes with their costs. `states` belongs to the packer from then on."""
+    """The states of nodes with their costs. Who changes `states` from outside says so with `changed`."""
 
     def __init__(
         self,
@@ -86,7 +86,6 @@ class Packer:
         self.states = states
         self.policy = policy or PackingPolicy()
         self._ties = ties
-        self._first_of_value = np.zeros(states.slots_free.shape, dtype=np.bool_)  # (nodes, gpus)
         self._state_id = np.zeros(len(states.tier), dtype=np.int64)  # (nodes,) equal for equal states
         self._changed_at = np.zeros(len(states.tier), dtype=np.int64)  # (nodes,) the change that was its last
         self._changes = 0
@@ -98,7 +97,7 @@ class Packer:
         states = self.states
         self.potential = Potential(mix, states.tiers, states.supply(), self.policy)
         self._traits = self.potential.traits(states.slots_free)  # (nodes, traits)
-        self._costs: dict[Ask, _Costs] = {}
+        self._costs: dict[tuple[Ask, int], _Costs] = {}
         self._steps: dict[int, Floats] = {}
         self._state_ids: dict[tuple[int, ...], int] = {}
         for node in range(len(states.tier)):
@@ -106,7 +105,11 @@ class Packer:
 
     def choose(self, ask: Ask, memory_mib: int = 0, allowed: Bools | None = None) -> Choice | None:
         """The best place for the ask, or None if no node (that is allowed) holds it."""
-        costs = self.costs(ask, allowed)
+        costs = self.costs(ask)
+        if ask.tiers:
+            costs = np.where(self._accepting(ask.tiers), costs, np.inf)
+        if allowed is not None:
+            costs = np.where(allowed, costs, np.inf)
         if not costs.size:
             return None
         node, memory_free = int(costs.argmin()), self.states.memory_free_mib
@@ -120,12 +123,10 @@ class Packer:
             node = int(self._ties.choice(np.flatnonzero(costs == cost)))
         return Choice(node, self._gpus(ask, node), cost)
 
-    def costs(self, ask: Ask, allowed: Bools | None = None) -> Floats:
-        """(nodes,) the cost on each node, infinite where the ask does not fit now or may not go; read only."""
-        costs = self._refreshed(ask.size).cost
-        if ask.tiers:
-            costs = np.where(self._accepting(ask.tiers), costs, np.inf)
-        return costs if allowed is None else np.where(allowed, costs, np.inf)
+    def costs(self, ask: Ask, sharer: int = ANYBODY) -> Floats:
+        """(nodes,) the cost on each node of any tier, infinite where the ask does not fit now; read only."""
+        sharer = sharer if ask.is_share and self.states.sharer is not None else ANYBODY
+        return self._refreshed(ask.size, sharer).cost
 
     def take(self, ask: Ask, choice: Choice, memory_mib: int = 0) -> None:
         free = self.states
@@ -141,23 +142,34 @@ class Packer:
     def give_back(self, ask: Ask, choice: Choice, memory_mib: int = 0) -> None:
         self._move(choice.node, choice.gpus, -ask.slots, -ask.cpu_m, -memory_mib)
 
-    def explain(self, ask: Ask, choice: Choice) -> dict[str, float]:
-        """The summands of the cost of a choice not taken yet: balance and fullness in steps, others in slots."""
-        at = np.array([choice.node])
-        after = self.states.slots_free[at].copy()
-        after[0, list(choice.gpus)] -= ask.slots
-        traits = self.potential.traits(after)
+    def explain(self, ask: Ask, nodes: Sequence[int], sharer: int = ANYBODY) -> list[dict[str, float]]:
+        """For each node, the summands of the cost before the ask is taken: the first four in slots, then steps."""
+        at = np.array(nodes, dtype=np.int64)
+        fits = self._fits(ask.size, at, sharer)
+        at = at[fits.kept]
         tier, cpu_free = self.states.tier[at], self.states.cpu_free_m[at]
         was = self.potential.parts(tier, cpu_free, self._traits[at])
-        will = self.potential.parts(tier, cpu_free - ask.cpu_m, traits)
-        return {
-            "fragments": float((will.fragments - was.fragments)[0]),
-            "shares": float((will.shares - was.shares)[0]),
-            "stranded": float((will.stranded - was.stranded)[0]),
-            "scarcity": float(self.potential.scarcity[tier[0]]) * ask.total_slots,
-            "balance": float(self._imbalance(ask, at, traits)[0]),
-            "fullness": float(self._emptiness(at)[0]),
+        will = self.potential.parts(tier, cpu_free - ask.cpu_m, fits.traits)
+        summands = {
+            "fragments": will.fragments - was.fragments,
+            "shares": will.shares - was.shares,
+            "stranded": will.stranded - was.stranded,
+            "scarcity": self.potential.scarcity[tier] * ask.total_slots,
+            "balance": self._imbalance(ask, at, fits.traits),
+            "fullness": self._emptiness(at),
+            "islands": self._scattered(ask, at),
         }
+        return [{name: float(values[i]) for name, values in summands.items()} for i in range(len(at))]
+
+    def changed(self, nodes: Ints) -> None:
+        """The states of these nodes are others now."""
+        if not nodes.size:
+            return
+        self._traits[nodes] = self.potential.traits(self.states.slots_free[nodes])
+        for node in nodes.tolist():
+            self._identify(node)
+        self._changes += 1
+        self._changed_at[nodes] = self._changes
 
     def _move(self, node: int, gpus: Sequence[int], slots: int, cpu_m: int, memory_mib: int) -> None:
         states = self.states
@@ -165,22 +177,19 @@ class Packer:
         states.memory_free_mib[node] -= memory_mib
         for gpu in gpus:
             states.slots_free[node, gpu] -= slots
-        self._traits[node] = self.potential.traits(states.slots_free[node : node + 1])[0]
-        self._identify(node)
-        self._changes += 1
-        self._changed_at[node] = self._changes
+        self.changed(np.array([node]))
 
     def _identify(self, node: int) -> None:
-        """Number the state of the node, and mark one GPU for each different amount of free slots."""
+        """Number the state of the node."""
         states = self.states
-        slots = states.slots_free[node].tolist()
-        self._first_of_value[node] = [slots.index(value) == gpu for gpu, value in enumerate(slots)]
         key = (
             int(states.tier[node]),
             int(states.cpu_total_m[node]),
             int(states.gpu_count[node]),
             int(states.cpu_free_m[node]),
-            *slots,
+            *states.slots_free[node].tolist(),
+            *(() if states.sharer is None else states.sharer[node].tolist()),
+            *(() if states.islands is None else states.islands[node].tolist()),
         )
         self._state_id[node] = self._state_ids.setdefault(key, len(self._state_ids))
 
@@ -190,76 +199,83 @@ class Packer:
             self._accepted[tiers] = wanted[self.states.tier]
         return self._accepted[tiers]
 
-    def _refreshed(self, size: Ask) -> _Costs:
-        costs = self._costs.get(size)
+    def _refreshed(self, size: Ask, sharer: int) -> _Costs:
+        costs = self._costs.get((size, sharer))
         if costs is None:
-            count = len(self.states.tier)
-            costs = _Costs(np.full(count, np.inf), np.full(count, NO_GPU), self._changes)
-            self._costs[size] = costs
-            self._renew(size, costs, np.arange(count))
+            costs = self._first(size, sharer)
+            if len(self._costs) >= _KEPT:
+                del self._costs[next(iter(self._costs))]
+            self._costs[size, sharer] = costs
         elif costs.changes < self._changes:
-            self._renew(size, costs, (self._changed_at > costs.changes).nonzero()[0])
+            self._renew(size, sharer, costs, (self._changed_at > costs.changes).nonzero()[0])
             costs.changes = self._changes
         return costs
 
-    def _renew(self, size: Ask, costs: _Costs, nodes: Ints) -> None:
+    def _first(self, size: Ask, sharer: int) -> _Costs:
+        """On the cards that nobody is on all sharers see the same: only their own cards are looked at anew."""
+        if sharer in (ANYBODY, NOBODY) or self.states.sharer is None:
+            costs = _Costs(np.full(len(self.states.tier), np.inf), self._changes)
+            self._renew(size, sharer, costs, np.arange(len(self.states.tier)))
+            return costs
+        costs = _Costs(self._refreshed(size, NOBODY).cost.copy(), self._changes)
+        self._renew(size, sharer, costs, (self.states.sharer == sharer).any(axis=1).nonzero()[0])
+        return costs
+
+    def _renew(self, size: Ask, sharer: int, costs: _Costs, nodes: Ints) -> None:
         if len(nodes) < _FEW:
-            costs.cost[nodes], costs.gpu[nodes] = self._best(size, nodes)
+            costs.cost[nodes] = self._best(size, nodes, sharer)
             return
         _, first, alike = np.unique(self._state_id[nodes], return_index=True, return_inverse=True)
         unlike = nodes[first]
         for begin in range(0, len(unlike), _BLOCK):
             block = unlike[begin : begin + _BLOCK]
-            costs.cost[block], costs.gpu[block] = self._best(size, block)
-        costs.cost[nodes], costs.gpu[nodes] = costs.cost[unlike[alike]], costs.gpu[unlike[alike]]
+            costs.cost[block] = self._best(size, block, sharer)
+        costs.cost[nodes] = costs.cost[unlike[alike]]
 
-    def _best(self, size: Ask, nodes: Ints) -> tuple[Floats, Ints]:
-        """(nodes,) least cost on each node, and the GPU for it."""
-        ways = self._candidates(size, nodes)
-        best_cost = np.full(len(nodes), np.inf)
-        best_gpu = np.full(len(nodes), NO_GPU)
-        if not ways.row.size:
-            return best_cost, best_gpu
-        cost = self._cost(size, nodes[ways.kept], ways)
-        if not size.is_share:
-            best_cost[ways.kept] = cost
-            return best_cost, best_gpu
-        table = np.full((len(ways.kept), self.states.slots_free.shape[1]), np.inf)  # (kept, gpus)
-        table[ways.row, ways.gpu] = cost
-        best_gpu[ways.kept] = table.argmin(axis=1)  # the first GPU of equal ones
-        best_cost[ways.kept] = table.min(axis=1)
-        return best_cost, best_gpu
+    def _best(self, size: Ask, nodes: Ints, sharer: int) -> Floats:
+        """(nodes,) the cost on each node."""
+        fits = self._fits(size, nodes, sharer)
+        found = np.full(len(nodes), np.inf)
+        if fits.kept.size:
+            found[fits.kept] = self._cost(size, nodes[fits.kept], fits.traits)
+        return found
 
-    def _candidates(self, size: Ask, nodes: Ints) -> _Candidates:
+    def _fits(self, size: Ask, nodes: Ints, sharer: int) -> _Fits:
         enough_cpu = self.states.cpu_free_m[nodes] >= size.cpu_m  # (nodes,)
         if size.is_share:
-            free = self.states.slots_free[nodes]  # (nodes, gpus)
-            fits = (free >= size.slots) & self._first_of_value[nodes] & enough_cpu[:, None]
-            kept = np.flatnonzero(fits.any(axis=1))
-            row, gpu = fits[kept].nonzero()
-            at = kept[row]
-            traits = self._traits[nodes[at]] + self._step(size.slots)[free[at, gpu]]
-            return _Candidates(kept, row, gpu, traits)
+            free = self._fullest(size, nodes, sharer)[1]  # (nodes,)
+            kept = (enough_cpu & (free <= WHOLE)).nonzero()[0]
+            return _Fits(kept, self._traits[nodes[kept]] + self._step(size.slots)[free[kept]])
         whole = self._traits[nodes, self.potential.whole_column]  # (nodes,)
         kept = (enough_cpu & (whole >= size.gpus)).nonzero()[0]
-        traits = self._traits[nodes[kept]] - size.gpus * self.potential.traits_of[WHOLE]
-        return _Candidates(kept, np.arange(len(kept)), np.full(len(kept), NO_GPU), traits)
+        return _Fits(kept, self._traits[nodes[kept]] - size.gpus * self.potential.traits_of[WHOLE])
 
-    def _cost(self, size: Ask, nodes: Ints, ways: _Candidates) -> Floats:
-        """(candidates,) on the nodes that hold the ask."""
-        states = self.states
-        tier, cpu_free = states.tier[nodes], states.cpu_free_m[nodes]  # (kept,)
-        at = ways.row
-        level = self.potential(  # (kept + candidates,) before and after in one go
-            np.concatenate((tier, tier[at])),
-            np.concatenate((cpu_free, cpu_free[at] - size.cpu_m)),
-            np.concatenate((self._traits[nodes], ways.traits)),
+    def _fullest(self, size: Ask, nodes: Ints, sharer: int) -> tuple[Ints, Ints]:
+        """(nodes,) the fullest GPU that holds the share, and its free slots: more than WHOLE where none does."""
+        free = self.states.slots_free[nodes]  # (nodes, gpus)
+        fits = free >= size.slots
+        if self.states.sharer is not None and sharer != ANYBODY:
+            fits &= (free == WHOLE) | (self.states.sharer[nodes] == sharer)
+        least = np.where(fits, free, WHOLE + 1)
+        return least.argmin(axis=1), least.min(axis=1, initial=WHOLE + 1)
+
+    def _cost(self, size: Ask, nodes: Ints, traits: Floats) -> Floats:
+        """(nodes,) that hold the ask, with their traits after it."""
+        states, count = self.states, len(nodes)
+        tier, cpu_free = states.tier[nodes], states.cpu_free_m[nodes]  # (nodes,)
+        level = self.potential(  # (2 * nodes,) before and after in one go
+            np.concatenate((tier, tier)),
+            np.concatenate((cpu_free, cpu_free - size.cpu_m)),
+            np.concatenate((self._traits[nodes], traits)),
         )
-        growth = level[len(nodes) :] - level[: len(nodes)][at]
-        growth += self.potential.scarcity[tier[at]] * size.total_slots
+        growth = level[count:] - level[:count]
+        growth += self.potential.scarcity[tier] * size.total_slots
         step = self.policy.step_slots
         cost = np.floor(growth / step) if step else growth
-        return cost + self._imbalance(size, nodes[at], ways.traits) + self._emptiness(nodes)[at]
+        cost = cost + self._imbalance(size, nodes, traits) + self._emptiness(nodes)
+        if states.islands is not None and size.gpus > 1:
+            cost += self._scattered(size, nodes)
+        return cost
 
     def _imbalance(self, size: Ask, nodes: Ints, traits: Floats) -> Floats:
         """Only GPU left without CPU counts: CPU without GPU still serves what needs no GPU."""
@@ -273,6 +289,16 @@ class Packer:
         free_part: Floats = self._traits[nodes, -1] / np.maximum(WHOLE * self.states.gpu_count[nodes], 1)
         return self.policy.fullness * free_part
 
+    def _scattered(self, size: Ask, nodes: Ints) -> Floats:
+        """Steps for each island more than one that the GPUs come from."""
+        if self.states.islands is None or size.gpus <= 1:
+            return np.zeros(len(nodes))
+        fullest_first = -np.sort(-self.states.islands[nodes], axis=1)  # (nodes, islands)
+        # Enough with so many islands: those before it hold less than what is asked for.
+        short = fullest_first.cumsum(axis=1) < size.gpus
+        further: Floats = self.policy.islands * short.sum(axis=1)
+        return further
+
     def _step(self, slots: int) -> Floats:
         """(slots, traits) how a node's traits change when a GPU with so many free slots takes the share."""
         if slots not in self._steps:
@@ -283,16 +309,7 @@ class Packer:
         return self._steps[slots]
 
     def _gpus(self, ask: Ask, node: int) -> tuple[int, ...]:
-        if not ask.is_share:
-            idle = np.flatnonzero(self.states.slots_free[node] == WHOLE)
-            return tuple(idle[: ask.gpus].tolist())
-        if self._ties is None:
-            return (int(self._refreshed(ask.size).gpu[node]),)
-        return (self._any_best_gpu(ask.size, node, self._ties),)
-
-    def _any_best_gpu(self, size: Ask, node: int, ties: np.random.Generator) -> int:
-        at = np.array([node])
-        ways = self._candidates(size, at)
-        cost = self._cost(size, at, ways)
-        free = self.states.slots_free[node]
-        return int(ties.choice(np.flatnonzero(np.isin(free, free[ways.gpu[cost == cost.min()]]))))
+        if ask.is_share:
+            return (int(self._fullest(ask, np.array([node]), ANYBODY)[0][0]),)
+        idle = np.flatnonzero(self.states.slots_free[node] == WHOLE)
+        return tuple(idle[: ask.gpus].tolist())

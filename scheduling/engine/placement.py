@@ -6,12 +6,16 @@ holds. That sum is exact: no search is needed to know that a gang does not fit.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from scheduling.engine.decisions import Policy, ReplicaPlacement
 from scheduling.engine.machines import UNKNOWN, Bools, Ints, Shape, TierNodes
+from scheduling.engine.mix import Mix
+from scheduling.engine.packing import Floats
+from scheduling.engine.scoring import Scores, mix_of, scarce_tiers
 from scheduling.engine.snapshot import WHOLE, Gpu, Live, Node, Snapshot
 
 __all__ = ["Bools", "Fleet", "Ints", "Placed", "Shape", "TierNodes", "renumbered", "replicas_that_fit"]
@@ -58,6 +62,21 @@ class Fleet:
         self._selected: dict[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], Bools] = {}
         self._open: dict[tuple[object, ...], Bools] = {}
         self._undo: list[_Undo] = []
+        self._snapshot, self._policy = snapshot, policy or Policy()
+
+    @cached_property
+    def mix(self) -> Mix:
+        return mix_of(self._snapshot)
+
+    @cached_property
+    def scores(self) -> Scores:
+        """Worked out when something is first placed: a pass in which nothing fits needs none."""
+        return Scores(list(self.tiers.values()), self.cpu_free, self.cpu_total, self.mix, self._policy)
+
+    @cached_property
+    def scarce(self) -> dict[str, int]:
+        """By tier, thousandths by which others depend on it (`scarce_tiers`)."""
+        return scarce_tiers(self._snapshot, self.mix, self._policy)
 
     def sharer_of(self, team_id: str) -> str:
         """Whose cards a share of the team may join: the team's own, or by policy those of its company."""
@@ -117,6 +136,7 @@ class Fleet:
             self.cpu_free[node], self.memory_free[node] = cpu_m, memory_mib
             if tier is not None and state is not None:
                 tier.restore(row, state)
+            self._touch(node)
 
     def release(self, live: Iterable[Live]) -> None:
         """Give back what live replicas hold, as if they had ended."""
@@ -131,6 +151,11 @@ class Fleet:
             self.memory_free[node] += held.memory_mib
             if tier is not None and row >= 0:
                 tier.give_back(row, held)
+            self._touch(node)
+
+    def _touch(self, node: int) -> None:
+        if "scores" in self.__dict__:
+            self.scores.touch(node)
 
     def _note(self, node: int, tier: TierNodes | None, row: int) -> None:
         state = None if tier is None or row < 0 else tier.state(row)
@@ -147,9 +172,7 @@ class Fleet:
                 return False
         return int(self.fit_per_node(tier, shape).sum()) >= shape.replicas
 
-    def place(
-        self, tier: TierNodes, shape: Shape, policy: Policy, at_most: Ints | None = None
-    ) -> Placed | None:
+    def place(self, tier: TierNodes, shape: Shape, at_most: Ints | None = None) -> Placed | None:
         """Take the best places for all replicas of the shape, or none at all; `at_most` so many on each node."""
         if not self.fits_now(tier, shape):
             return None
@@ -158,24 +181,29 @@ class Fleet:
             fit = np.minimum(fit, at_most)
             if int(fit.sum()) < shape.replicas:
                 return None
-        wanted = shape.replicas
         placements: list[ReplicaPlacement] = []
         why: dict[str, Any] = {}
-        while wanted:
-            scores = self._scores(tier, shape, fit, wanted, policy)
-            row = int(scores.argmin())
-            count = min(int(fit[row]), wanted)
-            if not why:
-                why = self._why(tier, shape, fit, wanted, scores)
-            for _ in range(count):
-                placements.append(self._take(tier, row, shape, len(placements)))
-            fit[row] = 0
-            wanted -= count
+        while len(placements) < shape.replicas:
+            wanted = shape.replicas - len(placements)
+            count = np.minimum(fit, wanted)  # (tier nodes,)
+            costs = self.scores.costs(tier, shape, count, wanted)
+            why = why or self._why(tier, shape, count, costs)
+            for row in self._best_first(costs, shape, wanted):
+                many = 1 if shape.is_share else int(count[row])
+                if not many or many > shape.replicas - len(placements):
+                    break
+                placements += [self._take(tier, row, shape, len(placements) + i) for i in range(many)]
+                fit[row] -= many
         return Placed(tuple(placements), why)
 
-    def place_mixed(
-        self, tiers: list[tuple[TierNodes, int, Ints | None]], shape: Shape, policy: Policy
-    ) -> Placed | None:
+    def _best_first(self, costs: Floats, shape: Shape, wanted: int) -> list[int]:
+        """Rows by their costs, as long as these hold: a share changes the cost of what it joined."""
+        if wanted == 1 or shape.is_share:
+            return [int(costs.argmin())]
+        best: list[int] = costs.argsort(kind="stable")[:wanted].tolist()
+        return best
+
+    def place_mixed(self, tiers: list[tuple[TierNodes, int, Ints | None]], shape: Shape) -> Placed | None:
         """Spread one gang over tiers in order of preference, each with its most replicas; all or none."""
         before = self.savepoint()
         placements: list[ReplicaPlacement] = []
@@ -184,7 +212,7 @@ class Fleet:
             fit = self.fit_per_node(tier, shape)  # (tier nodes,)
             fit = fit if each_node is None else np.minimum(fit, each_node)
             count = min(shape.replicas - len(placements), at_most, int(fit.sum()))
-            placed = self.place(tier, shape.with_replicas(count), policy, each_node) if count > 0 else None
+            placed = self.place(tier, shape.with_replicas(count), each_node) if count > 0 else None
             if placed is not None:
                 why = why or placed.why
                 placements += renumbered(placed.replicas, len(placements))
@@ -201,6 +229,7 @@ class Fleet:
         self.cpu_free[node_row] -= shape.cpu_m
         self.memory_free[node_row] -= shape.memory_mib
         tier.take(row, columns, slots, shape.sharer)
+        self._touch(node_row)
         return ReplicaPlacement(
             index,
             node.id,
@@ -213,50 +242,43 @@ class Fleet:
             tier.tier_id,
         )
 
-    def _scores(self, tier: TierNodes, shape: Shape, fit: Ints, wanted: int, policy: Policy) -> Ints:
-        """One integer for each node, smaller is better, `_NOWHERE` where no replica fits.
-
-        From most to least important: GPUs of one island; no whole node broken; fewest GPUs left over; most
-        replicas of the gang together; least CPU left over. The first node by name wins a tie.
-        """
-        count = np.minimum(fit, wanted)  # (tier nodes,)
-        left = tier.usable - count * shape.gpus  # (tier nodes,)
-        if shape.is_share:  # the fullest card that holds it
-            fits = (tier.slots >= tier.slots_of(shape)) & tier.may_join(shape.sharer)
-            left = np.where(fits, tier.slots, WHOLE).min(axis=1, initial=WHOLE)  # (tier nodes,)
-        cpu_left = (self.cpu_free[tier.nodes] - count * shape.cpu_m) // 1000  # (tier nodes,) whole cores
-        score = (np.minimum(left, _MAX_16) << 40) + ((_MAX_16 - np.minimum(count, _MAX_16)) << 24)
-        score += np.clip(cpu_left, 0, _MAX_24)
-        if policy.keep_nodes_whole:
-            score += ((tier.usable == tier.total) & (left > 0)).astype(np.int64) << 57
-        if policy.prefer_one_island:
-            score += (tier.largest_island < (0 if shape.is_share else shape.gpus)).astype(np.int64) << 58
-        return np.where(fit > 0, score, _NOWHERE)
-
-    def _why(self, tier: TierNodes, shape: Shape, fit: Ints, wanted: int, scores: Ints) -> dict[str, Any]:
-        best = int(scores.argmin())
-        others = scores.copy()
-        others[best] = _NOWHERE
+    def _why(self, tier: TierNodes, shape: Shape, count: Ints, costs: Floats) -> dict[str, Any]:
+        best = int(costs.argmin())
+        others = costs.copy()
+        others[best] = np.inf
         second = int(others.argmin())
-        has_second = int(others[second]) < _NOWHERE
+        has_second = bool(others[second] < np.inf)
         return {
-            "candidates": int((fit > 0).sum()),
-            "score": self._score_parts(tier, shape, fit, wanted, best),
-            "runner_up": self._score_parts(tier, shape, fit, wanted, second) if has_second else None,
+            "candidates": int((costs < np.inf).sum()),
+            "score": self._score_parts(tier, shape, int(count[best]), costs, best),
+            "runner_up": self._score_parts(tier, shape, int(count[second]), costs, second)
+            if has_second
+            else None,
         }
 
-    def _score_parts(self, tier: TierNodes, shape: Shape, fit: Ints, wanted: int, row: int) -> dict[str, Any]:
+    def _score_parts(
+        self, tier: TierNodes, shape: Shape, count: int, costs: Floats, row: int
+    ) -> dict[str, Any]:
+        """`cost`: the least wins, in steps for each replica; `parts`: what it is made of (`Packer.explain`)."""
         node = self.nodes[int(tier.nodes[row])]
-        count = min(int(fit[row]), wanted)
-        left = int(tier.usable[row]) - count * shape.gpus
+        many = 1 if shape.is_share else count
+        usable, opened = int(tier.usable[row]), many * shape.gpus
+        card_left = None
+        if shape.is_share:
+            free = int(tier.slots[row, tier.pick(row, shape)[0]])
+            opened, card_left = int(free == WHOLE), free - tier.slots_of(shape)
+        (parts,) = self.scores.parts(tier, shape, [row], many)
         return {
             "node_id": node.id,
             "node_name": node.name,
-            "one_island": bool(tier.largest_island[row] >= shape.gpus),
-            "breaks_whole_node": bool(tier.usable[row] == tier.total[row] and left > 0),
-            "gpus_left": left,
-            "replicas_here": count,
-            "cpu_left_m": int(self.cpu_free[tier.nodes[row]]) - count * shape.cpu_m,
+            "one_island": tier.islands_for(row, shape) == 1 or shape.is_share,
+            "breaks_whole_node": usable == int(tier.total[row]) and opened < usable,
+            "gpus_left": usable - opened,
+            "slots_left": card_left,  # on the card that a share goes to
+            "replicas_here": many,
+            "cpu_left_m": int(self.cpu_free[tier.nodes[row]]) - many * shape.cpu_m,
+            "cost": round(float(costs[row]), 3),
+            "parts": parts,
         }
 
 
@@ -272,11 +294,6 @@ def replicas_that_fit(shape: Shape, by_gpu: Ints, cpu_m: Ints, memory_mib: Ints)
     if shape.memory_mib:
         fit = np.minimum(fit, memory_mib // shape.memory_mib)
     return np.maximum(fit, 0)
-
-
-_MAX_16 = (1 << 16) - 1
-_MAX_24 = (1 << 24) - 1
-_NOWHERE = 1 << 62
 
 
 def _counts(values: Iterable[int]) -> Ints:

@@ -233,7 +233,7 @@ class _Pass:
             self._hopeless.add(key)
             return None
         room = self.timeline.room(tier_id, ask.shape, ask.hold_us, self.timeline.held.get(ask.id))
-        placed = self.fleet.place(tier, ask.shape, self.policy, room)
+        placed = self.fleet.place(tier, ask.shape, room)
         if placed is None:
             self._held_back.add((*key, ask.hold_us))
         return placed
@@ -312,7 +312,7 @@ class _Pass:
         total = self.shares.total_room(request.team_id)
         if total is not None and total < ask.most_units:
             return False
-        placed = self.fleet.place_mixed(tiers, ask.shape, self.policy)
+        placed = self.fleet.place_mixed(tiers, ask.shape)
         if placed is None:
             return False
         within = all(
@@ -364,9 +364,7 @@ class _Pass:
         room = self.timeline.room(start.tier_id, ask.shape, ask.hold_us)
         fit = fit if room is None else fit.clip(max=room)
         count = min(extra, by_quota, int(fit.sum()))
-        more = (
-            self.fleet.place(tier, ask.shape.with_replicas(count), self.policy, room) if count > 0 else None
-        )
+        more = self.fleet.place(tier, ask.shape.with_replicas(count), room) if count > 0 else None
         if more is not None:
             added = renumbered(more.replicas, len(start.placed.replicas))
             self._book(ask, added)

@@ -23,6 +23,10 @@ class Tier:
     ] = ()  # (kind, thousandths of the slowest tier's speed), sorted by kind
     cost_micro: int = 0  # the cost of one GPU for an hour, in millionths; 0: not known
 
+    def speed(self, kind: str) -> int:
+        """Thousandths of the slowest tier's speed; 0: not known."""
+        return next((speed for name, speed in self.speeds if name == kind), 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Node:

@@ -147,12 +147,12 @@ def test_the_worked_example_of_the_documentation() -> None:
     free.slots_free[:, 0] = 500
     packer = Packer(free, Mix.of({share: 5.0, one: 3.0, two: 2.0}))
     assert packer.costs(share).tolist() == pytest.approx([0.00075, 1 + 2 * (0.6 - 1 / 64) + 0.00075])
-    parts = [packer.explain(share, Choice(*place, 0.0)) for place in ((0, (0,)), (0, (1,)), (1, (0,)))]
-    assert [part["fragments"] for part in parts] == pytest.approx([-45, 45, -45])
-    assert [part["shares"] for part in parts] == pytest.approx([50, 50, 50])
-    assert [part["stranded"] for part in parts] == pytest.approx([0, 0, 63.53], abs=0.01)
-    assert [part["balance"] for part in parts] == pytest.approx([0, 0, 1.16875])
-    assert [part["fullness"] for part in parts] == pytest.approx([0.00075] * 3)
+    parts = packer.explain(share, [0, 1])
+    assert [part["fragments"] for part in parts] == pytest.approx([-45, -45])
+    assert [part["shares"] for part in parts] == pytest.approx([50, 50])
+    assert [part["stranded"] for part in parts] == pytest.approx([0, 63.53], abs=0.01)
+    assert [part["balance"] for part in parts] == pytest.approx([0, 1.16875])
+    assert [part["fullness"] for part in parts] == pytest.approx([0.00075] * 2)
 
 
 def test_whole_gpus_are_the_first_idle_ones() -> None:
@@ -176,7 +176,7 @@ def test_ties_go_to_the_first_node_and_gpu_or_anywhere_by_seed() -> None:
         assert choice.cost == first.cost
         seen.add((choice.node, choice.gpus))
     assert len({node for node, _ in seen}) > 6
-    assert len({gpus for _, gpus in seen}) > 4
+    assert {gpus for _, gpus in seen} == {(0,)}  # equal GPUs of one node are alike
 
 
 def test_a_scarce_tier_is_left_to_those_who_need_it() -> None:
@@ -247,7 +247,7 @@ def test_the_explanation_adds_up_to_the_cost() -> None:
     for ask in ASKS:
         choice = packer.choose(ask)
         if choice is not None:
-            assert sum(packer.explain(ask, choice).values()) == pytest.approx(choice.cost, abs=1e-6)
+            assert sum(packer.explain(ask, [choice.node])[0].values()) == pytest.approx(choice.cost, abs=1e-6)
 
 
 def test_another_mix_is_learned_on_the_way() -> None:

@@ -24,7 +24,6 @@ def test_a_whole_node_stays_whole_even_if_it_is_smaller() -> None:
     gpus = [*some_gpus("n1", 2), *some_gpus("n2", 8, free=5)]
     world = a_world([a_node("n1"), a_node("n2")], gpus, [a_request(gpus=1)])
     assert nodes_of(decide(world)) == ["n2"]
-    assert nodes_of(decide(world, Policy(keep_nodes_whole=False))) == ["n1"]
 
 
 def test_gpus_of_one_island_come_before_the_fullest_node() -> None:
@@ -33,7 +32,7 @@ def test_gpus_of_one_island_come_before_the_fullest_node() -> None:
     gpus = [*crossing, *busy, *some_gpus("n2", free=6)]
     world = a_world([a_node("n1"), a_node("n2")], gpus, [a_request(gpus=4)])
     assert nodes_of(decide(world)) == ["n2"]
-    assert nodes_of(decide(world, Policy(prefer_one_island=False))) == ["n1"]
+    assert nodes_of(decide(world, Policy(pack_islands=0.0))) == ["n1"]
 
 
 def test_the_fullest_island_is_taken_inside_the_node() -> None:

@@ -105,7 +105,7 @@ def test_what_is_released_is_free_again_until_the_rollback() -> None:
     assert not fleet.fits_now(tier, whole)
     fleet.release([holding("n1.0", WHOLE, cpu_m=5000), holding("n1.1", 600)])
     assert int(fleet.fit_per_node(tier, whole).sum()) == 2
-    assert fleet.place(tier, whole, Policy()) is not None
+    assert fleet.place(tier, whole) is not None
     fleet.rollback(before)
     assert tier.slots.tolist() == [[0, 400]]
     assert (fleet.cpu_free.tolist(), tier.usable.tolist()) == ([10_000], [0])
