@@ -37,6 +37,7 @@ from scheduling.transitions import By, attempt_move, replica_end, replica_move, 
 from scheduling.wake import wake
 
 _LONGEST_TEXT = 400  # of `Replica.message` and `Workload.state_reason`
+_CHECKPOINT_NEWS = timedelta(seconds=5)
 _BEFORE_RUNNING = frozenset({ReplicaState.ASSIGNED, ReplicaState.STARTING, ReplicaState.LOST})
 _BEFORE_STARTING = frozenset({ReplicaState.ASSIGNED, ReplicaState.LOST})
 _STOPPABLE = frozenset({ReplicaState.ASSIGNED, ReplicaState.STARTING, ReplicaState.RUNNING})
@@ -109,6 +110,8 @@ def _facts(replica: Replica, report: ReplicaReport, window: Window) -> dict[str,
     if report.state == "exited" and not replica.exit_reason:
         changes["exit_reason"] = report.exit_reason or ExitReason.EXITED
         changes["exit_code"] = exit_code_of(report.exit_code, report.signal)
+    if checkpoint_at := _checkpoint_news(replica, report, window):
+        changes["checkpoint_at"] = checkpoint_at
     has_run = report.state == "running" or report.running_ago_s is not None
     if replica.running_at is None and has_run:
         at = window.moment(report.running_ago_s)
@@ -117,6 +120,19 @@ def _facts(replica: Replica, report: ReplicaReport, window: Window) -> dict[str,
     for name, value in changes.items():
         setattr(replica, name, value)
     return changes
+
+
+def _checkpoint_news(replica: Replica, report: ReplicaReport, window: Window) -> datetime | None:
+    """When a newer checkpoint was written than the one that is known; None if there is none.
+
+    What lies there from before this replica ran is an earlier attempt's.
+    """
+    if report.checkpoint_ago_s is None or replica.running_at is None:
+        return None
+    at = window.now - timedelta(seconds=report.checkpoint_ago_s)
+    known_at = replica.checkpoint_at or replica.running_at
+    # The age comes rounded and late: the same file is not news again and again.
+    return at if at >= known_at + _CHECKPOINT_NEWS else None
 
 
 def _agent(replica: Replica) -> Actor:

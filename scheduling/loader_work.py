@@ -94,7 +94,9 @@ def _live(group: list[tuple[Any, ...]]) -> engine.Live:
 
 _RUNNING = """
 SELECT t.workload_id::text, t.state, (extract(epoch FROM coalesce(t.running_at, t.created_at)) * 1000000)::bigint,
-  t.borrowed, coalesce(e.evictions, 0)
+  t.borrowed, coalesce(e.evictions, 0),
+  (SELECT (extract(epoch FROM max(r.checkpoint_at)) * 1000000)::bigint
+   FROM scheduling_replica r WHERE r.attempt_id = t.id)
 FROM scheduling_attempt t
 LEFT JOIN (
   SELECT workload_id, count(*) AS evictions FROM scheduling_eviction
@@ -112,10 +114,12 @@ WHERE replicas IS NULL AND at > yard_now() - make_interval(secs => %(window_s)s)
 def running_load(window_s: int = EVICTION_WINDOW_S) -> Iterator[engine.Running]:
     """Workloads with a live attempt. One that is moved has two: the claiming one counts, its old one leaves."""
     last: engine.Running | None = None
-    for workload_id, state, started_us, borrowed, evictions in rows_read(_RUNNING, window_s=window_s):
+    for workload_id, state, started_us, borrowed, evictions, checkpoint_us in rows_read(
+        _RUNNING, window_s=window_s
+    ):
         if last is not None and last.workload_id != workload_id:
             yield last
-        last = engine.Running(workload_id, state, started_us, borrowed, evictions=evictions)
+        last = engine.Running(workload_id, state, started_us, borrowed, checkpoint_us, evictions)
     if last is not None:
         yield last
 

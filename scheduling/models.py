@@ -165,6 +165,7 @@ class Replica(models.Model):
     stderr_bytes = models.PositiveBigIntegerField(default=0)
     created_at = models.DateTimeField(db_default=YardNow(), editable=False)
     running_at = models.DateTimeField(null=True, blank=True)
+    checkpoint_at = models.DateTimeField(null=True, blank=True)  # its newest checkpoint of this attempt
     ended_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:

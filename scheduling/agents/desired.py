@@ -67,6 +67,7 @@ def _order(
         "command": spec["command"],
         "env": spec.get("env") or {},
         "working_dir": spec.get("working_dir"),
+        "checkpoint_dir": spec.get("checkpoint_dir"),
         "gpu_uuids": [device for device, _ in gpus],
         "gpu_indexes": [index for _, index in gpus],
         "cpu_m": replica.cpu_m,

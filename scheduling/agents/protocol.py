@@ -36,6 +36,7 @@ class ReplicaReport(AgentMessage):
     clean: bool = False
     healthy: bool | None = None
     message: Storable = ""
+    checkpoint_ago_s: Seconds | None = None  # an agent before this field knows of no checkpoints
 
 
 class LogChunk(AgentMessage):

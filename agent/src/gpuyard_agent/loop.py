@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuyard_agent import __version__, clock
+from gpuyard_agent.checkpoints import CheckpointWatch
 from gpuyard_agent.client import Backoff, RequestRefused, ServerClient, ServerError, StaleSync, Unauthorized
 from gpuyard_agent.devices.base import DeviceBackend, Use
 from gpuyard_agent.devices.usage import UsageMeter
@@ -71,6 +72,7 @@ class Agent:
         self._settings = settings
         self._logs = executor.logs
         self._health = HealthChecker()
+        self._checkpoints = CheckpointWatch()
         self._meter = UsageMeter()
         self._backoff = Backoff()
         self._boot_id = clock.boot_id()
@@ -129,6 +131,7 @@ class Agent:
     def turn(self) -> None:
         seen = self._executor.observe()
         self._check_health(seen)
+        self._look_for_checkpoints(seen)
         self._take_sample(seen)
         inventory = self.inventory()
         sent_s = clock.now_s()
@@ -190,6 +193,7 @@ class Agent:
             "clean": observation.clean,
             "healthy": self._health.healthy(replica_id),
             "message": shortened(observation.message),
+            "checkpoint_ago_s": _ago(self._checkpoints.written_s(replica_id), now_s),
         }
 
     def _check_health(self, seen: Mapping[str, Observation]) -> None:
@@ -201,6 +205,14 @@ class Agent:
                 if observation.state == "running"
             }
         )
+
+    def _look_for_checkpoints(self, seen: Mapping[str, Observation]) -> None:
+        folders = {
+            replica_id: self._executor.folders[replica_id].checkpoint_folder
+            for replica_id, observation in seen.items()
+            if observation.state == "running"
+        }
+        self._checkpoints.update({name: path for name, path in folders.items() if path is not None})
 
     def _take_sample(self, seen: Mapping[str, Observation]) -> None:
         holders = {

@@ -70,6 +70,7 @@ class ReplicaReport(TypedDict):
     clean: bool
     healthy: bool | None
     message: str
+    checkpoint_ago_s: float | None
 
 
 class LogChunk(TypedDict):
@@ -125,6 +126,7 @@ class ReplicaOrder:
     command: tuple[str, ...]
     env: dict[str, str]
     working_dir: str | None
+    checkpoint_dir: str | None
     gpu_uuids: tuple[str, ...]
     gpu_indexes: tuple[int, ...]
     cpu_m: int
@@ -204,6 +206,7 @@ def read_order(body: object) -> ReplicaOrder:
         command=_read_command(fields),
         env=_read_env(fields.get("env")),
         working_dir=fields.optional_text("working_dir"),
+        checkpoint_dir=fields.optional_text("checkpoint_dir"),
         gpu_uuids=fields.items("gpu_uuids", _read_text),
         gpu_indexes=fields.items("gpu_indexes", _read_integer),
         cpu_m=fields.integer("cpu_m"),

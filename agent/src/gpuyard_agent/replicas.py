@@ -25,6 +25,15 @@ class ReplicaFolder:
     def file(self, name: str) -> str:
         return records.path_of(self.path, name)
 
+    @property
+    def checkpoint_folder(self) -> str | None:
+        """Where it writes its checkpoints; a relative path counts from where the program runs."""
+        if self.order.checkpoint_dir is None:
+            return None
+        return os.path.join(
+            self.order.working_dir or self.file(records.WORK_FOLDER), self.order.checkpoint_dir
+        )
+
     def read(self, name: str) -> Any:
         return files.read_json(self.file(name))
 

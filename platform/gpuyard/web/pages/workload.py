@@ -366,12 +366,22 @@ def _stop(read: _Read) -> StopQuestion | None:
         )
     gpus = rows.gpu_count(workload, read.live)
     held = ngettext("%(n)s GPU is", "%(n)s GPUs are", gpus) % {"n": gpus}
-    folder = read.spec.checkpoint_dir
     return StopQuestion(
         verb=_("Stop"),
         what=_("The program is told to end and has 10 s to finish; then %(held)s free.") % {"held": held},
-        lost=_("Work since its last checkpoint in %s is lost.") % folder
-        if folder
-        else _("It has no checkpoint folder: whatever it has not saved itself is lost."),
+        lost=_stop_loss(read),
         undo=undo,
     )
+
+
+def _stop_loss(read: _Read) -> str:
+    folder = read.spec.checkpoint_dir
+    if not folder:
+        return _("It has no checkpoint folder: whatever it has not saved itself is lost.")
+    written = (
+        [one.checkpoint_at for one in read.live.replicas.all() if one.checkpoint_at] if read.live else []
+    )
+    if not written:
+        return _("Work since its last checkpoint in %s is lost.") % folder
+    told = {"folder": folder, "ago": wording.ago(max(written), read.as_of)}
+    return _("Work since its last checkpoint in %(folder)s is lost; that was written %(ago)s.") % told
