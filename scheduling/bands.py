@@ -6,12 +6,13 @@ has ended, is not refused any more: it stands in line like all other work.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import F, Q, QuerySet, Sum
 from django.utils.translation import gettext as _
 
 from gpuyard.audit.services import event_record
@@ -20,7 +21,9 @@ from gpuyard.core.errors import Conflict, Forbidden, Invalid, NotFound
 from gpuyard.core.models import User
 from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.core.text import text_check
+from scheduling.models import Allocation
 from scheduling.policy_models import HIGHEST_BAND, BandGrant
+from scheduling.states import ALLOCATION_LIVE
 from scheduling.wake import wake
 from tenants.models import Team
 from tenants.selectors import visible_q
@@ -49,6 +52,19 @@ def band_grant_list(actor: User) -> QuerySet[BandGrant]:
 def band_grants_of(team: Team) -> QuerySet[BandGrant]:
     """The live grants that cover the team: its own and those of the teams above it."""
     return band_grants_live().filter(team__in=team.path).select_related("team", "granted_by")
+
+
+def bands_used(grants: Iterable[BandGrant]) -> dict[UUID, int]:
+    """Grant → the units that live work holds of it: what was started at its band or a lower one."""
+    rows = list(grants)
+    live = Allocation.objects.filter(
+        state__in=ALLOCATION_LIVE, attempt__band__gt=0, team__path__overlap=[grant.team_id for grant in rows]
+    )
+    held = list(live.values_list("team__path", "attempt__band").annotate(sum=Sum("units")))
+    return {
+        grant.pk: sum(units for path, band, units in held if band <= grant.band and grant.team_id in path)
+        for grant in rows
+    }
 
 
 def band_highest(team: Team) -> int:

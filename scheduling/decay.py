@@ -7,12 +7,15 @@ decaying what was folded is the same as decaying its parts. Time on a lost node 
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import LiteralString
+from typing import Any, LiteralString
 
 from django.db import connection, transaction
 
+from gpuyard.core import clock
 from scheduling.engine.snapshot import Usage
+from scheduling.looks import one_look
 from scheduling.models import TeamUsage
 
 _PARTS: LiteralString = """
@@ -76,6 +79,7 @@ _FOLD_ANEW: LiteralString = _FOLD.format(
     seen=_SEEN, parts=_PARTS.format(rows=_ALLOCATION, state=_ENDED), earlier="0"
 )
 
+TOLERANCE = 1e-9
 Use = dict[tuple[str, str], float]
 
 
@@ -104,6 +108,35 @@ def usage_rows(half_life_s: int, at: datetime) -> tuple[Usage, ...]:
     """The use as a pass wants it, by team and tier."""
     rounded = ((key, round(unit_s)) for key, unit_s in usage_at(half_life_s, at).items())
     return tuple(Usage(team_id, tier_id, unit_s) for (team_id, tier_id), unit_s in rounded if unit_s > 0)
+
+
+@dataclass(frozen=True)
+class UsageReport:
+    """How far the folded use is from the ledger's: the largest difference, relative to the larger of both."""
+
+    half_life_s: int
+    rows: int
+    difference: float
+
+    @property
+    def agrees(self) -> bool:
+        return self.difference <= TOLERANCE
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "agrees": self.agrees}
+
+
+def usage_verify(half_life_s: int) -> UsageReport:
+    """Compares both ways at one moment, in one look at the database."""
+    if half_life_s <= 0:
+        return UsageReport(half_life_s, 0, 0.0)
+    with one_look():
+        now = clock.now()
+        folded, direct = usage_at(half_life_s, now), usage_direct(half_life_s, now)
+    keys = folded.keys() | direct.keys()
+    pairs = [(folded.get(key, 0.0), direct.get(key, 0.0)) for key in keys]
+    apart = max((abs(one - other) / max(one, other, 1.0) for one, other in pairs), default=0.0)
+    return UsageReport(half_life_s, len(keys), apart)
 
 
 def _is_other(half_life_s: int) -> bool:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db import connection, transaction
 from django.db.models import Max
 
 from gpuyard.core import clock
@@ -21,6 +19,7 @@ from scheduling.engine import snapshot as engine
 from scheduling.engine.decisions import BASIS_PROMISE, Policy
 from scheduling.loader_fleet import gpus_load, levels_and_domains, nodes_load
 from scheduling.loader_work import evictions_load, live_load, mix_load, running_load
+from scheduling.looks import one_look
 from scheduling.models import Attempt, SchedulerState, Verdict, Workload
 from scheduling.policies import policy_current
 from scheduling.states import AttemptState, WorkloadState
@@ -56,7 +55,7 @@ def from_us(moment_us: int) -> datetime:
 
 def snapshot_load(policy: Policy | None = None) -> Loaded:
     """Reads everything in one consistent look (REPEATABLE READ) that locks nothing. `policy`: a draft to be tried."""
-    with _one_look():
+    with one_look():
         rules = policy or policy_current()
         state = SchedulerState.objects.get(pk=1)
         now = clock.now()
@@ -80,17 +79,6 @@ def snapshot_load(policy: Policy | None = None) -> Loaded:
             band_grants=tuple(_band_grants()),
         )
     return Loaded(snapshot, state.pass_number, now, rules)
-
-
-@contextmanager
-def _one_look() -> Iterator[None]:
-    if connection.in_atomic_block:  # somebody else's transaction: its isolation is no longer ours to set
-        yield
-        return
-    with transaction.atomic():
-        with connection.cursor() as cursor:
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        yield
 
 
 def _tiers() -> Iterator[engine.Tier]:

@@ -22,6 +22,7 @@ from gpuyard.core.states import state_move
 from gpuyard.core.text import text_check
 from gpuyard.fleet.models import Tier
 from scheduling import lifecycle
+from scheduling.bands import band_check
 from scheduling.facts import asked_text, kind_check, request_facts, tiers_named
 from scheduling.models import Kind, Verdict, Workload, WorkloadSpec
 from scheduling.specs import Spec, spec_parse
@@ -52,6 +53,7 @@ def workload_submit(
     preemptible: bool | None = None,
     justification: str = "",
     submission_key: str = "",
+    band: int = 0,
 ) -> Workload:
     """Stores a request of a member of the team; it waits for approval or, where a rule lets it, for GPUs.
 
@@ -62,7 +64,7 @@ def workload_submit(
     key = text_check(submission_key, field="submission_key", longest=200, is_optional=True)
     if key and (earlier := _submitted(actor, key)):
         return earlier
-    asked = _Asked(name, kind, spec, priority, preemptible, justification)
+    asked = _Asked(name, kind, spec, priority, preemptible, justification, lambda: band_check(team, band))
     try:
         with transaction.atomic():
             return _submit(actor, team, asked, key)
@@ -82,12 +84,20 @@ class _Asked:
     """What was sent, checked: attributes are clean values."""
 
     def __init__(
-        self, name: Any, kind: Any, spec: Any, priority: Any, preemptible: bool | None, justification: Any
+        self,
+        name: Any,
+        kind: Any,
+        spec: Any,
+        priority: Any,
+        preemptible: bool | None,
+        justification: Any,
+        band: Callable[[], int],
     ) -> None:
         errors: list[FieldError] = []
         self.name = _try(errors, lambda: text_check(name, field="name", longest=120), "")
         self.kind = _try(errors, lambda: kind_check(kind), "")
         self.priority = _try(errors, lambda: _priority_check(priority), 0)
+        self.band = _try(errors, band, 0)
         self.justification = _try(
             errors,
             lambda: text_check(justification, field="justification", longest=2000, is_optional=True),
@@ -149,6 +159,7 @@ def _store(actor: User, team: Team, asked: _Asked, key: str) -> Workload:
         name=asked.name,
         kind=asked.kind,
         priority=asked.priority,
+        band=asked.band,
         preemptible=asked.preemptible,
         state=WorkloadState.PENDING_APPROVAL,
         submission_key=key,
@@ -168,6 +179,7 @@ def _store(actor: User, team: Team, asked: _Asked, key: str) -> Workload:
             "team": team.public_id,
             "kind": workload.kind,
             "priority": workload.priority,
+            "band": workload.band,
             "spec_revision": 1,
             "time_limit_s": asked.spec.time_limit_s,
             "request": document["request"],
@@ -291,6 +303,9 @@ class WorkloadCases:
             known = request_facts(workload.team, workload.kind, spec, priority=workload.priority)
         except DomainError as exc:  # a tier that is gone meanwhile: say so instead of hiding the card
             return [*facts, CardFact("tiers", _("Tiers"), str(exc.errors[0].message))]
+        if workload.band:
+            text = _("Band %(band)s: before all fair share") % {"band": workload.band}
+            facts.append(CardFact("band", _("Critical"), text))
         for check in known.quota:
             facts.append(
                 CardFact("quota", _("Guarantee, %(tier)s") % {"tier": check.tier.name}, check.text())

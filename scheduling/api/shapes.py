@@ -57,6 +57,7 @@ class WorkloadRow(Output):
         source="shown.headline", help_text="Why it waits, in a sentence; empty if it does not."
     )
     priority = serializers.IntegerField()
+    band = serializers.IntegerField(help_text="Above 0: critical work, which goes before all fair share.")
     preemptible = serializers.BooleanField()
     created_at = serializers.DateTimeField()
     queued_at = serializers.DateTimeField(allow_null=True)

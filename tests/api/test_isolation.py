@@ -36,6 +36,8 @@ class Row(NamedTuple):
 EVERYBODY = "200 200 200 200 200 200 200"
 SIGNED_IN = "401 200 200 200 200 200 200"
 OURS = "401 404 200 200 200 200 200"
+AUDITORS = "401 200 403 403 403 200 200"
+V = "api/v1/scheduling-policy/versions"
 W, C, T, N = (f"api/v1/{name}/<str:public_id>" for name in ("workloads", "cases", "teams", "nodes"))
 API = (
     Row("get", "api/v1/", EVERYBODY),
@@ -61,6 +63,19 @@ API = (
     Row("post", f"{W}/stop", "401 404 403 200 403 403 200", "running"),
     Row("get", "api/v1/queue", SIGNED_IN),
     Row("get", "api/v1/passes", "401 403 403 403 403 403 200"),
+    # the rules are the same for all companies: any auditor reads them, admins change them
+    Row("get", "api/v1/scheduling-policy", AUDITORS),
+    Row("get", V, AUDITORS),
+    Row("post", V, "401 403 403 403 403 403 201", send="policy"),
+    Row("get", f"{V}/<int:number>", AUDITORS, "version"),
+    Row("post", f"{V}/<int:number>/rollback", "401 403 403 403 403 403 201", "version", "rollback"),
+    Row("post", "api/v1/scheduling-policy/preview", "401 403 403 403 403 403 200", send="draft"),
+    Row("get", "api/v1/band-grants", SIGNED_IN),
+    # a stranger's team does not exist, whatever one may do
+    Row("post", "api/v1/band-grants", "401 404 403 403 403 403 201", send="band"),
+    Row(
+        "post", "api/v1/band-grants/<uuid:grant_id>/revoke", "401 403 403 403 403 403 200", "grant", "reason"
+    ),
     Row("get", "api/v1/cases", SIGNED_IN),
     Row("get", "api/v1/cases?to_decide=true", SIGNED_IN),
     Row("get", C, OURS, "case"),
@@ -130,6 +145,10 @@ def _bodies(world: World) -> dict[str, Any]:
         },
         "decision": {"approve": True},
         "form": {"decision": "approve"},
+        "policy": {"based_on": 1, "changes": {"reservations": 9}, "reason": "fewer"},
+        "draft": {"changes": {"reservations": 9}},
+        "rollback": {"based_on": 1, "reason": "as it was"},
+        "band": {"team": world.ours.team.public_id, "band": 2, "cap_units": 7000, "reason": "critical"},
         "reason": {"reason": "a fan is broken"},
         "pool": {"pool": world.pool.public_id},
         "sync": {"boot": 1, "seq": 1},

@@ -9,7 +9,7 @@ from billing.services import meter
 from gpuyard.core import clock
 from gpuyard.core.models import User
 from gpuyard.fleet.models import Node, Pool, Tier
-from scheduling.models import Workload
+from scheduling.models import BandGrant, SchedulingPolicyVersion, Workload
 from scheduling.services import workload_submit
 from scheduling.states import WorkloadState
 from tenants.models import ApiToken, Case, Role
@@ -33,6 +33,9 @@ class Side:
         self.pending = self._asked(f"{name}-pending", tier)
         self.case = Case.objects.get(subject_id=self.pending.pk)
         self.running = self._running(f"{name}-running", tier, node)
+        self.grant = BandGrant.objects.create(
+            team=self.team, band=1, cap=7000, reason=f"{name} must not wait", granted_by=factories.admin()
+        )
         self.waiting = factories.workload(self.team, tier, owner=self.owner, name=f"{name}-waiting")
 
     def _asked(self, name: str, tier: Tier) -> Workload:
@@ -50,8 +53,8 @@ class Side:
         rows: list[Any] = [self.company, self.team, self.owner, self.manager, self.case]
         rows += [self.pending, self.running, self.waiting]
         names = [self.company.name, self.team.name, self.owner.username, self.manager.username]
-        names += [self.pending.name, self.running.name, self.waiting.name]
-        return [one.public_id for one in rows] + names + [str(self.token.pk)]
+        names += [self.pending.name, self.running.name, self.waiting.name, self.grant.reason]
+        return [one.public_id for one in rows] + names + [str(self.token.pk), str(self.grant.pk)]
 
 
 class World:
@@ -71,6 +74,9 @@ class World:
         self.pool = self.node.pool
         self.ours = Side("ours", self.tier, self.node)
         self.theirs = Side("theirs", self.tier, self.node)
+        SchedulingPolicyVersion.objects.create(
+            number=1, document={"reservations": 5}, author=factories.admin(), note="first"
+        )
         Node.objects.update(last_sync_at=clock.now())
         meter()
         stranger = factories.user("member", self.theirs.team, username="theirs-stranger")
@@ -96,6 +102,8 @@ class World:
             "running": self.ours.running.public_id,
             "case": self.ours.case.public_id,
             "node": self.node.public_id,
+            "version": "0",
+            "grant": str(self.ours.grant.pk),
             "token": str(self.ours.token.pk),
         }
         head, mark, rest = route.partition("<")

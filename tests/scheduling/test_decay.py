@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from datetime import datetime, timedelta
 
 import pytest
+from django.core.management import call_command
+from django.db.models import F
 
 from gpuyard.core import clock
 from gpuyard.fleet.models import Tier
@@ -119,3 +122,16 @@ def test_the_pass_folds_and_knows_the_use() -> None:
     (usage,) = snapshot_load().snapshot.usage
     assert (usage.team_id, usage.tier_id) == (str(team.pk), str(tier.pk))
     assert usage.unit_s == pytest.approx(7000 * HOUR, rel=0.02)
+
+
+def test_the_command_says_whether_folded_and_ledger_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    team, tier, now = make.team(), make.tier(), clock.now()
+    _ran(team, tier, now - timedelta(hours=2), now - timedelta(hours=1))
+    pass_once()
+    call_command("verify_usage")
+    assert "agrees with the ledger" in capsys.readouterr().out
+    TeamUsage.objects.update(unit_s=F("unit_s") * 1.001)
+    with pytest.raises(SystemExit) as left:
+        call_command("verify_usage", "--json")
+    assert left.value.code == 1
+    assert json.loads(capsys.readouterr().out)["agrees"] is False

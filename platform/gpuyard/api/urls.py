@@ -8,8 +8,16 @@ from gpuyard.api.cases import CaseDecisionView, CasesView, CaseView, CaseWithdra
 from gpuyard.api.views import NothingView, RootView
 from gpuyard.api.workloads import WorkloadsView, WorkloadView
 from gpuyard.fleet.api import JoinTokensView, NodeCordonView, NodeDrainView, NodeUncordonView, PoolsView
+from scheduling.api.bands import BandGrantRevokeView, BandGrantsView
 from scheduling.api.check import RequestCheckView
 from scheduling.api.fleet import NodesView, NodeView, PassesView, QuotasView, TiersView
+from scheduling.api.policy import (
+    PolicyPreviewView,
+    PolicyRollbackView,
+    PolicyVersionsView,
+    PolicyVersionView,
+    SchedulingPolicyView,
+)
 from scheduling.api.workloads import QueueView, WorkloadEventsView, WorkloadLogView, WorkloadStopView
 from tenants.api import (
     EventsChainView,
@@ -39,6 +47,17 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("workloads/<str:public_id>/log", WorkloadLogView.as_view(), name="api-workload-log"),
     path("workloads/<str:public_id>/events", WorkloadEventsView.as_view(), name="api-workload-events"),
     path("passes", PassesView.as_view(), name="api-passes"),
+    path("scheduling-policy", SchedulingPolicyView.as_view(), name="api-scheduling-policy"),
+    path("scheduling-policy/preview", PolicyPreviewView.as_view(), name="api-policy-preview"),
+    path("scheduling-policy/versions", PolicyVersionsView.as_view(), name="api-policy-versions"),
+    path("scheduling-policy/versions/<int:number>", PolicyVersionView.as_view(), name="api-policy-version"),
+    path(
+        "scheduling-policy/versions/<int:number>/rollback",
+        PolicyRollbackView.as_view(),
+        name="api-policy-rollback",
+    ),
+    path("band-grants", BandGrantsView.as_view(), name="api-band-grants"),
+    path("band-grants/<uuid:grant_id>/revoke", BandGrantRevokeView.as_view(), name="api-band-grant-revoke"),
     path("queue", QueueView.as_view(), name="api-queue"),
     path("cases", CasesView.as_view(), name="api-cases"),
     path("cases/<str:public_id>", CaseView.as_view(), name="api-case"),

@@ -25,6 +25,7 @@ from scheduling.api.shapes import (
     workloads_show,
 )
 from scheduling.models import Kind, Workload
+from scheduling.policy_models import HIGHEST_BAND
 from scheduling.selectors import WorkloadFilters, attempt_list, verdict_explain, workload_get, workload_list
 from scheduling.services import CASE_SUBJECT, HIGHEST_PRIORITY, workload_submit
 from scheduling.states import WorkloadState
@@ -118,6 +119,12 @@ class WorkloadsView(PagedView):
         name = Text(max_length=120)
         kind = serializers.ChoiceField(Kind.choices)
         priority = Whole(min_value=-HIGHEST_PRIORITY, max_value=HIGHEST_PRIORITY, default=0)
+        band = Whole(
+            min_value=0,
+            max_value=HIGHEST_BAND,
+            default=0,
+            help_text="Above 0: critical work; only where a band grant covers the team.",
+        )
         preemptible = Flag(
             allow_null=True, default=None, help_text="null: only if it writes checkpoints for its training."
         )
