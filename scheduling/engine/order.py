@@ -52,15 +52,14 @@ class Asks:
     def __init__(self, snapshot: Snapshot, policy: Policy, now_us: int, fleet: Fleet) -> None:
         self._policy, self._now_us, self._fleet = policy, now_us, fleet
         self._tiers = {tier.id: tier for tier in snapshot.tiers}
-        self._shapes: dict[Shape, int] = {}
+        self._shapes: dict[tuple[object, ...], tuple[int, Shape]] = {}
         self._known: dict[tuple[tuple[str, ...], str], tuple[str, ...]] = {}
         self._units: dict[tuple[int, tuple[str, ...]], dict[str, int]] = {}
         self.all = [self.ask(request) for request in sorted(snapshot.requests, key=lambda r: r.workload_id)]
 
     def ask(self, request: Request) -> Ask:
         policy = self._policy
-        shape = Shape.of(request, self._fleet.sharer_of(request.team_id))
-        shape_no = self._shapes.setdefault(shape, len(self._shapes))
+        shape_no, shape = self._shape_of(request)
         tiers = self._tiers_of(request)
         waited_s = max(0, self._now_us - request.queued_us) // 1_000_000
         aged = waited_s // policy.ageing_s if policy.ageing_s else 0
@@ -83,6 +82,30 @@ class Asks:
             not (request.preemptible or policy.non_preemptible_may_borrow),
             request.band,
         )
+
+    def _shape_of(self, request: Request) -> tuple[int, Shape]:
+        is_share = request.share or request.gpu_memory_mib
+        sharer = self._fleet.sharer_of(request.team_id) if is_share else ""
+        key = (
+            request.replicas_min,
+            request.gpus_per_replica,
+            request.cpu_m,
+            request.memory_mib,
+            request.pool_ids,
+            request.share,
+            request.gpu_memory_mib,
+            sharer,
+            request.node_labels,
+            request.not_labels,
+            request.not_nodes,
+            request.required_level,
+            request.preferred_level,
+            request.spread_level,
+        )
+        known = self._shapes.get(key)
+        if known is None:
+            known = self._shapes[key] = (len(self._shapes), Shape.of(request, sharer))
+        return known
 
     def _units_of(self, shape: Shape, shape_no: int, tiers: tuple[str, ...]) -> dict[str, int]:
         key = (shape_no, tiers)

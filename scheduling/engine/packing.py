@@ -30,6 +30,7 @@ ANYBODY, NOBODY = -2, 0  # who asks for a share: may join every card; joins none
 _FEW = 256  # nodes; below this, looking for equal states costs more than it saves
 _BLOCK = 1024  # nodes at once: what is worked on stays in the cache
 _KEPT = 256  # sizes and sharers whose costs are kept
+_DIGITS = 5
 
 
 @dataclass(slots=True)
@@ -90,6 +91,7 @@ class Packer:
         self._changed_at = np.zeros(len(states.tier), dtype=np.int64)  # (nodes,) the change that was its last
         self._changes = 0
         self._accepted: dict[tuple[str, ...], Bools] = {}
+        self._noted: list[tuple[dict[str, float], tuple[int, ...], Floats, Floats, float]] = []
         self.learn(mix)
 
     def learn(self, mix: Mix) -> None:
@@ -144,22 +146,57 @@ class Packer:
 
     def explain(self, ask: Ask, nodes: Sequence[int], sharer: int = ANYBODY) -> list[dict[str, float]]:
         """For each node, the summands of the cost before the ask is taken: the first four in slots, then steps."""
-        at = np.array(nodes, dtype=np.int64)
-        fits = self._fits(ask.size, at, sharer)
-        at = at[fits.kept]
-        tier, cpu_free = self.states.tier[at], self.states.cpu_free_m[at]
-        was = self.potential.parts(tier, cpu_free, self._traits[at])
-        will = self.potential.parts(tier, cpu_free - ask.cpu_m, fits.traits)
+        found = [self.note(ask, node, sharer) for node in nodes]
+        self.explain_noted()
+        return found
+
+    def note(self, ask: Ask, node: int, sharer: int = ANYBODY) -> dict[str, float]:
+        """The same for a node that holds the ask, but empty until `explain_noted`."""
+        at, parts = np.array([node]), dict[str, float]()
+        (traits,) = self._fits(ask.size, at, sharer).traits
+        further = float(self._scattered(ask, at)[0])
+        states = self.states
+        self._noted.append(
+            (
+                parts,
+                (
+                    int(states.tier[node]),
+                    int(states.cpu_free_m[node]),
+                    ask.cpu_m,
+                    int(states.cpu_total_m[node]),
+                    int(states.gpu_count[node]),
+                    ask.total_slots,
+                ),
+                self._traits[node].copy(),
+                traits,
+                further,
+            )
+        )
+        return parts
+
+    def explain_noted(self) -> None:
+        """Rounded, for people."""
+        if not self._noted:
+            return
+        parts, numbers, before, after, further = zip(*self._noted, strict=True)
+        self._noted.clear()
+        tier, cpu_free, cpu, cpu_total, gpus, slots = np.array(numbers, dtype=np.int64).T
+        was = self.potential.parts(tier, cpu_free, np.array(before))
+        will = self.potential.parts(tier, cpu_free - cpu, np.array(after))
+        all_slots = np.maximum(WHOLE * gpus, 1)
+        gpu_left, cpu_left = np.array(after)[:, -1] / all_slots, (cpu_free - cpu) / np.maximum(cpu_total, 1)
         summands = {
             "fragments": will.fragments - was.fragments,
             "shares": will.shares - was.shares,
             "stranded": will.stranded - was.stranded,
-            "scarcity": self.potential.scarcity[tier] * ask.total_slots,
-            "balance": self._imbalance(ask, at, fits.traits),
-            "fullness": self._emptiness(at),
-            "islands": self._scattered(ask, at),
+            "scarcity": self.potential.scarcity[tier] * slots,
+            "balance": self.policy.balance * np.maximum(gpu_left - cpu_left, 0.0),
+            "fullness": self.policy.fullness * np.array(before)[:, -1] / all_slots,
+            "islands": np.array(further),
         }
-        return [{name: float(values[i]) for name, values in summands.items()} for i in range(len(at))]
+        columns = [values.round(_DIGITS).tolist() for values in summands.values()]
+        for found, row in zip(parts, zip(*columns, strict=True), strict=True):
+            found.update(zip(summands, row, strict=True))
 
     def changed(self, nodes: Ints) -> None:
         """The states of these nodes are others now."""

@@ -62,6 +62,8 @@ class Fleet:
         self._selected: dict[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], Bools] = {}
         self._open: dict[tuple[object, ...], Bools] = {}
         self._undo: list[_Undo] = []
+        self._changes = 0
+        self._last_fit: tuple[tuple[str, Shape, int], Ints] | None = None
         self._snapshot, self._policy = snapshot, policy or Policy()
 
     @cached_property
@@ -120,11 +122,19 @@ class Fleet:
         return self._open[key]
 
     def fit_per_node(self, tier: TierNodes, shape: Shape) -> Ints:
-        """How many replicas each node of the tier could start now."""
-        fit = replicas_that_fit(
-            shape, tier.replicas_by_gpu(shape), self.cpu_free[tier.nodes], self.memory_free[tier.nodes]
-        )  # (tier nodes,)
-        return fit * self.open_nodes(tier, shape)
+        """(tier nodes,) how many replicas each node of the tier could start now; read only."""
+        asked = (tier.tier_id, shape, self._changes)
+        if self._last_fit is None or self._last_fit[0] != asked:  # a start asks three times in a row
+            fit = replicas_that_fit(
+                shape, tier.replicas_by_gpu(shape), self.cpu_free[tier.nodes], self.memory_free[tier.nodes]
+            )
+            self._last_fit = (asked, fit * self.open_nodes(tier, shape))
+        return self._last_fit[1]
+
+    def finish_reasons(self) -> None:
+        """Fill in the `parts` of all placements so far: together they are worked out in a fraction of the time."""
+        if "scores" in self.__dict__:
+            self.scores.packer.explain_noted()
 
     def savepoint(self) -> int:
         return len(self._undo)
@@ -154,6 +164,7 @@ class Fleet:
             self._touch(node)
 
     def _touch(self, node: int) -> None:
+        self._changes += 1
         if "scores" in self.__dict__:
             self.scores.touch(node)
 
@@ -176,7 +187,7 @@ class Fleet:
         """Take the best places for all replicas of the shape, or none at all; `at_most` so many on each node."""
         if not self.fits_now(tier, shape):
             return None
-        fit = self.fit_per_node(tier, shape)
+        fit = self.fit_per_node(tier, shape).copy()
         if at_most is not None:
             fit = np.minimum(fit, at_most)
             if int(fit.sum()) < shape.replicas:
@@ -259,7 +270,7 @@ class Fleet:
     def _score_parts(
         self, tier: TierNodes, shape: Shape, count: int, costs: Floats, row: int
     ) -> dict[str, Any]:
-        """`cost`: the least wins, in steps for each replica; `parts`: what it is made of (`Packer.explain`)."""
+        """`cost`: the least wins, in steps for each replica; `parts`: what it is made of (`finish_reasons`)."""
         node = self.nodes[int(tier.nodes[row])]
         many = 1 if shape.is_share else count
         usable, opened = int(tier.usable[row]), many * shape.gpus
@@ -267,7 +278,6 @@ class Fleet:
         if shape.is_share:
             free = int(tier.slots[row, tier.pick(row, shape)[0]])
             opened, card_left = int(free == WHOLE), free - tier.slots_of(shape)
-        (parts,) = self.scores.parts(tier, shape, [row], many)
         return {
             "node_id": node.id,
             "node_name": node.name,
@@ -278,7 +288,7 @@ class Fleet:
             "replicas_here": many,
             "cpu_left_m": int(self.cpu_free[tier.nodes[row]]) - many * shape.cpu_m,
             "cost": round(float(costs[row]), 3),
-            "parts": parts,
+            "parts": self.scores.parts_later(tier, shape, row, many),
         }
 
 

@@ -47,6 +47,7 @@ def plan(snapshot: Snapshot, policy: Policy, now_us: int) -> Plan:
     if policy.grow_gangs:
         current.grow([ask for ask in current.ready if ask.id not in started])
     left = [ask for ask in current.asks if ask.id not in started]
+    current.fleet.finish_reasons()
     return Plan(
         starts=tuple(start.decided() for start in current.starts),
         verdicts=current.verdicts(left),

@@ -1,7 +1,6 @@
 """The packing score of a pass: every node's GPUs of one tier are a place, and places follow the fleet."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -147,12 +146,10 @@ class Scores:
             )
         return found
 
-    def parts(self, tier: TierNodes, shape: Shape, rows: Sequence[int], many: int) -> list[dict[str, Any]]:
-        """What the costs of so many replicas on these nodes are made of, rounded for people."""
-        self._sync()
-        places = [self._first[tier.tier_id] + row for row in rows]
-        explained = self.packer.explain(_size(tier, shape, many), places, tier.code_of(shape))
-        return [{name: round(value, 3) for name, value in parts.items()} for parts in explained]
+    def parts_later(self, tier: TierNodes, shape: Shape, row: int, many: int) -> dict[str, float]:
+        """What the cost of so many replicas there is made of, before they are taken: empty until it is explained."""
+        place = self._first[tier.tier_id] + row
+        return self.packer.note(_size(tier, shape, many), place, tier.code_of(shape))
 
 
 def _size(tier: TierNodes, shape: Shape, many: int) -> Ask:
