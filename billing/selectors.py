@@ -26,12 +26,14 @@ from billing.models import Bucket, CostRate, MeterMark, PriceRate, UsageLine
 from billing.rates import NOTHING, PriceKey
 from gpuyard.core.clock import YardNow, now
 from gpuyard.core.errors import Forbidden, Invalid, NotFound
-from gpuyard.core.hooks import Estimate, EstimateRequest
+from gpuyard.core.hooks import Estimate
 from gpuyard.core.hooks import estimate as estimate_hook
 from gpuyard.core.models import User
-from gpuyard.core.money import UNIT_US_PER_GPU_HOUR, UNITS_PER_GPU, gpu_hours, round_to_total
-from gpuyard.fleet.models import Tier
+from gpuyard.core.money import UNIT_US_PER_GPU_HOUR, gpu_hours, round_to_total
+from scheduling.facts import estimate_request
 from scheduling.models import Workload
+from scheduling.sizes import sizes, tiers_of
+from scheduling.specs import spec_parse
 from tenants.models import Role
 from tenants.selectors import ADMIN, company_of, team_get, team_ids_with, teams_visible
 
@@ -367,18 +369,13 @@ def _pending(workloads: Sequence[Workload], at: datetime) -> dict[UUID, tuple[in
 
 def _estimate_of(workload: Workload) -> Estimate | None:
     assert workload.spec is not None
-    document = workload.spec.document
-    request = document["request"]
-    tiers = Tier.objects.filter(name__in=request["tiers"]).values_list("id", flat=True)
-    return estimate_hook.get()(
-        EstimateRequest(
-            team_id=workload.team_id,
-            kind=workload.kind,
-            tier_ids=tuple(tiers),
-            units=request["replicas_max"] * request["gpus_per_replica"] * UNITS_PER_GPU,
-            time_limit_s=document.get("time_limit_s"),
-        )
-    )
+    spec = spec_parse(workload.spec.document)
+    try:
+        tiers = tiers_of(spec.request)
+    except Invalid:  # a tier that is gone meanwhile
+        return None
+    ask = estimate_request(workload.team_id, workload.kind, spec, sizes(spec.request, tiers))
+    return estimate_hook.get()(ask)
 
 
 # --- The fleet and the rates -----------------------------------------------------------------------------------

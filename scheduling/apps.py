@@ -12,8 +12,9 @@ class SchedulingConfig(AppConfig):
     def ready(self) -> None:
         """Registers what lower apps ask of this one."""
         from gpuyard.core import hooks
+        from scheduling.cases import WorkloadCases
         from scheduling.selectors import eta
-        from scheduling.services import CASE_SUBJECT, WorkloadCases
+        from scheduling.services import CASE_SUBJECT
         from scheduling.supply import holders
 
         hooks.case_handlers.register(CASE_SUBJECT, WorkloadCases())

@@ -8,7 +8,8 @@ from typing import Any
 
 from gpuyard.core import clock, hooks
 from gpuyard.core.models import User
-from scheduling.facts import kind_check, request_facts, tiers_named
+from scheduling.facts import kind_check, request_facts
+from scheduling.sizes import Size, tiers_of
 from scheduling.specs import Spec, spec_parse
 from scheduling.supply import TierSupply, never_fits_text, tier_supply
 from scheduling.usage import QuotaCheck
@@ -39,6 +40,7 @@ class RequestCheck:
 
     spec: Spec
     facts: Facts
+    size: tuple[Size, ...]
     quota: tuple[QuotaCheck, ...]
     approval: ApprovalCheck
     estimate: hooks.Estimate | None
@@ -70,13 +72,14 @@ def request_check(actor: User, team: Team, *, kind: str, spec: Any, priority: in
     role_require(actor, team, Role.MEMBER, Role.MANAGER)
     kind_check(kind)
     parsed = spec_parse(spec)
-    tiers = tiers_named(parsed.request.tiers)
+    tiers = tiers_of(parsed.request)
     known = request_facts(team, kind, parsed, priority=priority, tiers=tiers)
     supply = tuple(tier_supply(team, tiers))
     never = tuple(never_fits_text(one, parsed.request) for one in supply)
     return RequestCheck(
         spec=parsed,
         facts=known.facts,
+        size=known.size,
         quota=known.quota,
         approval=_approval(actor, team, known.facts),
         estimate=known.estimate,

@@ -20,9 +20,10 @@ from gpuyard.core.bulk import instances_insert
 from gpuyard.core.money import SLOTS_PER_GPU, units_for
 from gpuyard.fleet.models import Gpu, Node
 from scheduling.engine.decisions import Plan, ReplicaPlacement, Start
-from scheduling.loader import Loaded, attempt_numbers, from_us
+from scheduling.loader import Loaded, attempt_numbers
 from scheduling.loader_fleet import node_unschedulable_reason
 from scheduling.models import Attempt, PortLease, Replica, SchedulerState, Verdict, Workload
+from scheduling.moments import from_us
 from scheduling.records import Timings, pass_record
 from scheduling.states import AttemptState, ReplicaState, WorkloadState
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import ArrayField, DateTimeRangeField, RangeOperators
 from django.db import models
@@ -43,6 +45,9 @@ class Workload(models.Model):
     )  # NULL only inside the transaction that creates both
     # What the form or client called this submission; the same one again is the same workload.
     submission_key = models.CharField(max_length=200, blank=True, default="")
+    # The first member of its array (of itself too); what they share is its spec and its case.
+    array = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="members")
+    array_index = models.PositiveIntegerField(null=True, blank=True)
     justification = models.CharField(max_length=2000, blank=True, default="")
     approved_by_rule = models.CharField(max_length=80, blank=True, default="")
     stop_requested_by = models.ForeignKey(
@@ -69,6 +74,12 @@ class Workload(models.Model):
                 condition=~Q(submission_key=""),
                 name="scheduling_workload_submitted_once",
             ),
+            models.UniqueConstraint(fields=["array", "array_index"], name="scheduling_workload_array_member"),
+            models.CheckConstraint(
+                condition=Q(array__isnull=True, array_index__isnull=True)
+                | Q(array__isnull=False, array_index__isnull=False),
+                name="scheduling_workload_array",
+            ),
             models.CheckConstraint(condition=Q(kind__in=Kind.values), name="scheduling_workload_kind"),
             models.CheckConstraint(
                 condition=Q(state__in=WorkloadState.values), name="scheduling_workload_state"
@@ -77,6 +88,30 @@ class Workload(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} {self.public_id}"
+
+    @property
+    def case_subject_id(self) -> UUID:
+        """Whose case decides on it: an array has one, that of its first member."""
+        return self.array_id or self.pk
+
+
+class WorkloadDependency(models.Model):
+    """`workload` starts only once `on` has succeeded."""
+
+    id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
+    workload = models.ForeignKey(Workload, on_delete=models.PROTECT, related_name="dependencies")
+    on = models.ForeignKey(Workload, on_delete=models.PROTECT, related_name="dependents")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["workload", "on"], name="scheduling_workloaddependency_once"),
+            models.CheckConstraint(
+                condition=~Q(workload=models.F("on")), name="scheduling_workloaddependency_other"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.workload_id} after {self.on_id}"
 
 
 class WorkloadSpec(models.Model):

@@ -14,6 +14,7 @@ from django.db import OperationalError, connection
 from gpuyard.core import clock
 from scheduling.commit import Committed, Overtaken, plan_commit
 from scheduling.decay import usage_fold
+from scheduling.dependencies import dependencies_settle
 from scheduling.engine.decisions import Policy
 from scheduling.engine.plan import plan
 from scheduling.loader import snapshot_load
@@ -50,6 +51,7 @@ def pass_turns() -> list[Committed]:
 def pass_once(policy: Policy | None = None) -> Committed:
     """One pass, without the lock: the fence alone keeps two from both committing."""
     started_at, began = clock.now(), time.monotonic()
+    dependencies_settle()
     usage_fold((policy or policy_current()).usage_half_life_s)
     loaded = snapshot_load(policy)
     loaded_at = time.monotonic()

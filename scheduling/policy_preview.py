@@ -16,8 +16,9 @@ from scheduling.decay import usage_rows
 from scheduling.engine.decisions import Plan, Verdict
 from scheduling.engine.plan import plan
 from scheduling.engine.snapshot import Snapshot
-from scheduling.loader import from_us, snapshot_load
+from scheduling.loader import snapshot_load
 from scheduling.models import Workload
+from scheduling.moments import from_us
 from scheduling.policies import (
     PolicyChange,
     policy_admin_require,

@@ -64,6 +64,7 @@ __all__ = [
     "workload_get",
     "workload_list",
     "workload_public_ids",
+    "workloads_named",
 ]
 
 # --- Workloads ---------------------------------------------------------------------------------------------
@@ -124,6 +125,12 @@ def workload_public_ids(actor: User, keys: Iterable[UUID]) -> dict[UUID, str]:
     """What the workloads with these keys are called in URLs, as far as the actor may see them."""
     found = Workload.objects.filter(_visible_q(actor), pk__in=list(keys))
     return dict(found.values_list("pk", "public_id"))
+
+
+def workloads_named(actor: User, public_ids: Iterable[str]) -> list[Workload]:
+    """Those of these that the actor may see."""
+    names = [text_for_lookup(one) for one in public_ids]
+    return list(Workload.objects.filter(_visible_q(actor), public_id__in=names)) if names else []
 
 
 def _visible(actor: User) -> QuerySet[Workload]:

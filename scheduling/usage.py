@@ -18,7 +18,7 @@ from gpuyard.fleet.models import Tier
 from scheduling.engine import snapshot as engine
 from scheduling.engine.fairshare import QuotaTree
 from scheduling.models import Allocation
-from scheduling.specs import Request
+from scheduling.sizes import Size
 from scheduling.states import ALLOCATION_LIVE
 from tenants.models import Quota, Team
 
@@ -116,18 +116,18 @@ def _gpus(units: int) -> str:
     return f"{units / UNITS_PER_GPU:.2f}".rstrip("0").rstrip(".")
 
 
-def quota_checks(team: Team, tiers: Sequence[Tier], request: Request) -> tuple[QuotaCheck, ...]:
-    """The request against the quotas, tier by tier in its order of preference, in three queries."""
+def quota_checks(team: Team, size: Sequence[Size]) -> tuple[QuotaCheck, ...]:
+    """A request's sizes against the quotas, tier by tier in its order of preference, in three queries."""
     tree, team_key = quota_tree(team.company_id), str(team.pk)
     checks = []
-    for tier in tiers:
-        tier_key = str(tier.pk)
-        hits = tree.limit_hits(team_key, tier_key, request.least_units)
+    for one in size:
+        tier_key = str(one.tier.pk)
+        hits = tree.limit_hits(team_key, tier_key, one.least)
         checks.append(
             QuotaCheck(
-                tier=tier,
-                asked=request.units,
-                least=request.least_units,
+                tier=one.tier,
+                asked=one.at_once,
+                least=one.least,
                 used=tree.share_used(team_key, tier_key),
                 guaranteed=tree.share(team_key, tier_key),
                 room=tree.limit_room(team_key, tier_key),

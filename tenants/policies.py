@@ -32,6 +32,7 @@ class Facts:
     currency: str = ""
     over_quota: bool = False
     priority: int = 0
+    asked: str = ""  # in words, for people; no rule sees it
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values, as a case keeps them; decimals are text."""

@@ -22,7 +22,18 @@ from billing.models import CostRate, PriceRate, ServiceClass
 from gpuyard.core import clock, ids
 from gpuyard.core.models import User
 from gpuyard.core.money import SLOTS_PER_GPU, UNITS_PER_GPU
-from gpuyard.fleet.models import Condition, Gpu, GpuCondition, Island, Node, NodeState, Pool, Tier, TierRule
+from gpuyard.fleet.models import (
+    Condition,
+    FabricDomain,
+    Gpu,
+    GpuCondition,
+    Island,
+    Node,
+    NodeState,
+    Pool,
+    Tier,
+    TierRule,
+)
 from scheduling.models import Allocation, Attempt, Kind, Replica, Workload, WorkloadSpec
 from scheduling.states import AllocationState, AttemptState, ReplicaState, WorkloadState
 from tenants.models import ApprovalPolicy, Membership, PoolDedication, Quota, Team
@@ -142,6 +153,11 @@ def pool(name: str | None = None, *, only_for: Team | None = None) -> Pool:
     return made
 
 
+def domain(level: str, name: str | None = None, *, inside: FabricDomain | None = None) -> FabricDomain:
+    """A domain of the fabric."""
+    return FabricDomain.objects.create(level=level, name=name or _name(level), parent=inside)
+
+
 def node(
     of: Tier | None = None,
     gpus: int = 0,
@@ -241,9 +257,10 @@ def spec_document(
     time_limit_s: int | None = 3600,
     cpu_m: int = 1000,
     memory_mib: int = 1024,
+    request_fields: dict[str, Any] | None = None,
     **fields: Any,
 ) -> dict[str, Any]:
-    """A spec as the API takes it; `fields` replace whole members (`command=[…]`)."""
+    """A spec as the API takes it; `fields` replace whole members (`command=[…]`), `request_fields` of its request."""
     return {
         "command": ["python3", "-u", "train.py"],
         "image": None,
@@ -259,6 +276,7 @@ def spec_document(
             "tiers": [one if isinstance(one, str) else one.name for one in tiers],
             "cpu_m": cpu_m,
             "memory_mib": memory_mib,
+            **(request_fields or {}),
         },
         **fields,
     }

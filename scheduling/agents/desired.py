@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from gpuyard.fleet.models import Node
-from scheduling.models import Allocation, PortLease, Replica
+from scheduling.models import Allocation, PortLease, Replica, Workload
 from scheduling.states import ALLOCATION_LIVE, AttemptState, ReplicaState
 
 GRACE_DEFAULT_S = 10
@@ -65,7 +65,7 @@ def _order(
         "grace_s": spec.get("grace_s", GRACE_DEFAULT_S),
         "on_disconnect": spec.get("on_disconnect", "keep"),
         "command": spec["command"],
-        "env": spec.get("env") or {},
+        "env": {**(spec.get("env") or {}), **_array_variables(workload, spec)},
         "working_dir": spec.get("working_dir"),
         "checkpoint_dir": spec.get("checkpoint_dir"),
         "gpu_uuids": [device for device, _ in gpus],
@@ -81,6 +81,14 @@ def _order(
         "ports": [_port(lease) for lease in leases if lease.replica_id == replica.pk],
         "peers": [_peer(lease) for lease in leases if lease.name == RENDEZVOUS],
     }
+
+
+def _array_variables(workload: Workload, spec: dict[str, Any]) -> dict[str, str]:
+    """Which of its array's members it is, from 0: all of them run the same command."""
+    if workload.array_index is None:
+        return {}
+    count = spec["request"]["array"]["count"]
+    return {"GPUYARD_ARRAY_INDEX": str(workload.array_index), "GPUYARD_ARRAY_COUNT": str(count)}
 
 
 def _shall_stop(replica: Replica) -> bool:

@@ -10,8 +10,9 @@ from django.db import IntegrityError, transaction
 from gpuyard.core import clock
 from gpuyard.fleet.models import FabricDomain, Node
 from scheduling.engine.snapshot import Gpu
-from scheduling.loader import snapshot_load, to_us
+from scheduling.loader import snapshot_load
 from scheduling.models import Allocation, Attempt, Eviction
+from scheduling.moments import to_us
 from tests import factories as make
 
 

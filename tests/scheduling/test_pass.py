@@ -20,7 +20,7 @@ from gpuyard.fleet.models import Node
 from scheduling.commit import Committed, Overtaken, plan_commit
 from scheduling.engine.decisions import Plan
 from scheduling.engine.plan import plan
-from scheduling.loader import Loaded, snapshot_load, to_us
+from scheduling.loader import Loaded, snapshot_load
 from scheduling.models import (
     Allocation,
     Attempt,
@@ -31,6 +31,7 @@ from scheduling.models import (
     Verdict,
     Workload,
 )
+from scheduling.moments import to_us
 from scheduling.passes import pass_once, pass_turns
 from scheduling.records import Timings
 from tests import factories as make

@@ -12,6 +12,7 @@ from gpuyard.audit.models import Event
 from gpuyard.core.errors import Conflict, DomainError, Forbidden, Invalid, NotFound
 from gpuyard.core.models import User
 from scheduling import services
+from scheduling.cases import WorkloadCases
 from scheduling.models import Verdict, Workload, WorkloadSpec
 from scheduling.wake import wake_count
 from tenants.models import Case, Team
@@ -361,7 +362,7 @@ def test_the_card_says_what_is_asked_and_what_is_there() -> None:
     spec = make.spec_document(tier, gpus=2, replicas=2, time_limit_s=5400)
     workload = _submit(team, member, spec=spec)
 
-    facts = {fact.code: fact.value for fact in services.WorkloadCases().card_facts(subject_id=workload.pk)}
+    facts = {fact.code: fact.value for fact in WorkloadCases().card_facts(subject_id=workload.pk)}
 
     assert facts["asked"] == "2 replicas of 2 × l4-card"
     assert facts["time_limit"] == "at most 1 h 30 m"

@@ -40,11 +40,11 @@ def test_what_is_left_out_has_a_default() -> None:
         {"command": ["true"], "request": {"replicas_min": 3, "gpus_per_replica": 2, "tiers": ["a"]}}
     )
 
-    assert (spec.request.replicas_max, spec.request.gpu_count, spec.time_limit_s) == (3, 6, None)
+    assert (spec.request.replicas_max, spec.request.tier_choice, spec.time_limit_s) == (3, "value", None)
 
 
 def test_more_gpus_than_any_node_has_are_taken() -> None:
-    assert spec_parse(_changed("request.gpus_per_replica", 1024)).request.gpu_count == 1024
+    assert spec_parse(_changed("request.gpus_per_replica", 1024)).request.gpus_per_replica == 1024
 
 
 @pytest.mark.parametrize(

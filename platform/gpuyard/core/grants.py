@@ -26,6 +26,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "scheduling_workloadspec": ("SELECT", "INSERT"),
     "scheduling_eviction": ("SELECT", "INSERT"),
     "scheduling_schedulingpolicyversion": ("SELECT", "INSERT"),
+    "scheduling_workloaddependency": ("SELECT", "INSERT"),
     "billing_usageline": ("SELECT", "INSERT"),
     "billing_charge": ("SELECT", "INSERT"),
     "fleet_gpucondition": ("SELECT", "INSERT", "UPDATE"),

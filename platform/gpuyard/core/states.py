@@ -44,6 +44,19 @@ def state_move(
         raise StaleState()
 
 
+def states_move(
+    rows: models.QuerySet[_M], *, old: str, new: str, edges: Edges, field: str = "state", **changes: Any
+) -> list[_M]:
+    """Moves all of the rows that are `old`, and returns them: as they were, but for their state."""
+    if new not in edges.get(old, frozenset()):
+        raise IllegalEdge(f"{old} → {new}")
+    moved = list(rows.filter(**{field: old}).order_by("pk").select_for_update(of=("self",), no_key=True))
+    rows.model._default_manager.filter(pk__in=[row.pk for row in moved]).update(**{field: new}, **changes)
+    for row in moved:
+        setattr(row, field, new)
+    return moved
+
+
 def is_final(state: str, edges: Edges) -> bool:
     """Whether nothing leads out of this state."""
     return not edges.get(state)

@@ -119,6 +119,8 @@ class Node(models.Model):
     domain = models.ForeignKey(
         FabricDomain, on_delete=models.PROTECT, null=True, blank=True, related_name="nodes"
     )
+    # "key=value", sorted: what requests may ask for or exclude
+    labels = ArrayField(models.CharField(max_length=127), default=list, blank=True)
     state = models.CharField(max_length=16, choices=NodeState.choices, default=NodeState.JOINED)
     cordoned = models.BooleanField(default=False)
     draining = models.BooleanField(default=False)

@@ -13,7 +13,7 @@ from gpuyard.audit.models import Event
 from gpuyard.core.errors import NotFound
 from gpuyard.core.models import User
 from gpuyard.core.text import text_for_lookup
-from gpuyard.fleet.models import Gpu, Node, NodeState, Pool, Tier
+from gpuyard.fleet.models import FabricDomain, Gpu, Node, NodeState, Pool, Tier
 
 FREEZE_SHARE_PCT = 20
 FREEZE_COUNT = 3
@@ -78,6 +78,11 @@ def pool_get(actor: User, public_id: str) -> Pool:
 def tier_list(actor: User) -> QuerySet[Tier]:
     """All tiers, the dearest first."""
     return Tier.objects.order_by("-cost_rank", "name")
+
+
+def fabric_levels() -> list[str]:
+    """The levels of the fabric that there are, by name."""
+    return list(FabricDomain.objects.order_by("level").values_list("level", flat=True).distinct())
 
 
 # --- What the agents found and we could not take ---------------------------------------------------------------

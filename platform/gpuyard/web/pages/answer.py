@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -12,7 +14,7 @@ from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.web import wording
 from gpuyard.web.contexts import AnswerPanel, Check, Money
 from gpuyard.web.forms import RequestForm
-from scheduling.facts import asked_text
+from scheduling.asked import asked_text
 from scheduling.selectors import RequestCheck, request_check
 from scheduling.usage import QuotaCheck
 from tenants.models import Team
@@ -162,9 +164,12 @@ def _formula(known: RequestCheck) -> str:
     estimate = known.estimate
     if estimate is None:
         return _("no price is set")
-    gpus = known.spec.request.gpu_count
-    each = wording.money(estimate.hourly / gpus, estimate.currency)
-    limit = known.spec.time_limit_s
+    largest = max(known.size, key=lambda one: one.most)
+    at_once = Decimal(largest.at_once) / UNITS_PER_GPU
+    each = wording.money(estimate.hourly / at_once, estimate.currency)
+    limit, array = known.spec.time_limit_s, known.spec.request.array
     if limit is None:
-        return _("%(gpus)s × %(each)s an hour, no limit") % {"gpus": gpus, "each": each}
-    return f"{gpus} {wording.TIMES} {wording.duration(limit)} {wording.TIMES} {each}"
+        return _("%(gpus)s × %(each)s an hour, no limit") % {"gpus": wording.number(at_once), "each": each}
+    gpus = wording.number(Decimal(largest.most) / UNITS_PER_GPU)
+    parts = [str(array.count)] if array else []
+    return f" {wording.TIMES} ".join([*parts, gpus, wording.duration(limit), each])

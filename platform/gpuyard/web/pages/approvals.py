@@ -12,13 +12,13 @@ from gpuyard.core import clock
 from gpuyard.core.errors import Invalid, NotFound
 from gpuyard.core.models import User
 from gpuyard.core.money import UNITS_PER_GPU
-from gpuyard.fleet.models import Tier
 from gpuyard.web import wording
 from gpuyard.web.contexts import ApprovalsPage, CaseCard, CaseRow, Fact, Money, Part
 from gpuyard.web.pages import rows
 from gpuyard.web.pages.money import charged
 from scheduling.models import Workload
 from scheduling.selectors import WorkloadFilters, quota_checks, tier_supply, workload_get, workload_list
+from scheduling.sizes import sizes, tiers_of
 from scheduling.specs import Spec, spec_parse
 from scheduling.states import WorkloadState
 from scheduling.usage import QuotaCheck
@@ -65,7 +65,7 @@ def _summary(waiting: Sequence[Case], as_of: datetime) -> str:
 
 
 def what_text(facts: Facts) -> str:
-    asked = wording.gpus(facts.gpu_count, _(" or ").join(facts.tiers))
+    asked = facts.asked or wording.gpus(facts.gpu_count, _(" or ").join(facts.tiers))
     if facts.hours is None:
         return _("%s without a time limit") % asked
     limit = wording.duration(facts.hours * 3600)
@@ -146,12 +146,11 @@ def _workload(actor: User, case: Case) -> Workload:
 def _facts(
     actor: User, case: Case, workload: Workload, spec: Spec, facts: Facts, as_of: datetime
 ) -> list[Fact]:
-    known = {tier.name: tier for tier in Tier.objects.filter(name__in=spec.request.tiers)}
-    tiers = [known[name] for name in spec.request.tiers if name in known]
     try:
-        checks = quota_checks(case.team, tiers, spec.request)
-    except Invalid:
-        checks = ()
+        tiers = tiers_of(spec.request)
+    except Invalid:  # a tier that is gone meanwhile
+        tiers = ()
+    checks = quota_checks(case.team, sizes(spec.request, tiers))
     found = [_quota_fact(case, check) for check in checks[:2]]
     found.append(_cost_fact(case, facts))
     for supply in tier_supply(case.team, tiers[:1]):

@@ -15,8 +15,10 @@ from gpuyard.web import wording
 from gpuyard.web.contexts import Money, WorkloadRow
 from gpuyard.web.pages.money import charged, pending
 from gpuyard.web.pages.why import hopeless_first
+from scheduling.asked import tiers_text
 from scheduling.explanations import Explanation, verdicts_explain
 from scheduling.models import Attempt, Workload
+from scheduling.specs import request_of
 from scheduling.states import WORKLOAD_ENDED, WorkloadState
 from tenants.models import Case
 from tenants.selectors import case_list
@@ -165,7 +167,7 @@ def live_attempt(workload: Workload) -> Attempt | None:
 def tiers_of(workload: Workload) -> str:
     """`h100-80g or a100-40g`, in the order of preference."""
     assert workload.spec is not None
-    return _(" or ").join(workload.spec.document["request"]["tiers"])
+    return tiers_text(request_of(workload.spec.document))
 
 
 def limit_of(workload: Workload) -> int | None:

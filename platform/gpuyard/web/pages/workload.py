@@ -31,9 +31,10 @@ from gpuyard.web.workload_contexts import (
     StopQuestion,
     WorkloadPage,
 )
-from scheduling.facts import asked_text
+from scheduling.asked import asked_text, tiers_text
 from scheduling.models import Attempt, Replica, Workload
 from scheduling.selectors import attempt_list, attempt_reasons, workload_events
+from scheduling.sizes import sizes, tiers_of
 from scheduling.specs import Request, Spec, spec_parse
 from scheduling.states import WORKLOAD_ENDED, AttemptState, ReplicaState, WorkloadState
 from tenants.models import Case, Role, StepState
@@ -88,7 +89,7 @@ def build(actor: User, workload: Workload, *, tab: str, rank: str) -> WorkloadPa
         state_s=rows.state_s(workload, read.live, read.as_of),
         gpus=rows.gpu_count(workload, read.live),
         replicas=len(read.live.replicas.all()) if read.live else read.spec.request.replicas_max,
-        tier=read.live.tier.name if read.live else _(" or ").join(read.spec.request.tiers),
+        tier=read.live.tier.name if read.live else tiers_text(read.spec.request),
         owner=workload.owner.username,
         borrowed=read.live.borrowed if read.live else None,
         placed=_placed(read.live),
@@ -341,9 +342,10 @@ def _cost_parts(known: WorkloadCost) -> list[CostPart]:
 def _rate(read: _Read, known: WorkloadCost) -> str:
     if known.estimate is None:
         return _("No price is set for it.")
-    gpus = read.spec.request.units // UNITS_PER_GPU
+    size = sizes(read.spec.request, tiers_of(read.spec.request))
+    gpus = Decimal(max(one.most for one in size)) / UNITS_PER_GPU
     each = wording.money(known.estimate.hourly / gpus, known.currency)
-    return _("%(gpus)s × %(each)s an hour") % {"gpus": gpus, "each": each}
+    return _("%(gpus)s × %(each)s an hour") % {"gpus": wording.number(gpus), "each": each}
 
 
 # ───────── stopping ─────────
