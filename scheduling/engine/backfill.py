@@ -221,7 +221,7 @@ class TierTimeline:
         return -(-replicas * shape.gpus // max(1, self._per_gpu(shape)))
 
     def fits(self, shape: Shape, time_us: int, hold_us: int) -> bool:
-        return int(self.fit(shape, time_us, hold_us).sum()) >= shape.replicas
+        return self.fleet.topology.holds(self.tier, shape, self.fit(shape, time_us, hold_us))
 
     def times(self) -> Ints:
         """(times,) all moments at which something is expected to end."""
@@ -266,7 +266,12 @@ class TierTimeline:
             return []
         fit = self._replicas(shape, np.moveaxis(self._least, 1, 0))  # (starts, tier nodes)
         fit = fit * self.fleet.open_nodes(self.tier, shape)
-        return [self.starts[index] for index in np.flatnonzero(fit.sum(axis=1) < shape.replicas)]
+        if shape.required_level is None:
+            return [self.starts[index] for index in np.flatnonzero(fit.sum(axis=1) < shape.replicas)]
+        holds = self.fleet.topology.holds
+        return [
+            start for start, row in zip(self.starts, fit, strict=True) if not holds(self.tier, shape, row)
+        ]
 
     def is_estimate(self, time_us: int) -> bool:
         """Whether what is free then rests on the end of work that has no time limit."""
@@ -279,7 +284,7 @@ class TierTimeline:
 
         def has_room(moment: int) -> bool:
             fit = self._replicas(shape, self.free_at(moment, reservations=False)) * allowed
-            return int(fit.sum()) >= shape.replicas
+            return self.fleet.topology.holds(self.tier, shape, fit)
 
         index = bisect_left(moments, True, key=has_room)
         return None if index == len(moments) else moments[index]
@@ -335,7 +340,8 @@ class Timeline:
         room = self.room(tier_id, shape, hold_us, but)
         if room is None:
             return True
-        return int(np.minimum(room, self._fleet.fit_per_node(tier, shape)).sum()) >= shape.replicas
+        fit = np.minimum(room, self._fleet.fit_per_node(tier, shape))
+        return self._fleet.topology.holds(tier, shape, fit)
 
     def start(self, ask: Ask, replicas: tuple[ReplicaPlacement, ...]) -> None:
         self._starts.append((ask, replicas))
@@ -357,6 +363,7 @@ class Timeline:
         """Keep the nodes that hold most of the gang, then those busiest until then, then with least to spare."""
         timeline = self.tier(tier_id)
         fit = timeline.fit(ask.shape, start_us, ask.hold_us)
+        fit = self._fleet.topology.narrow(timeline.tier, ask.shape, fit)
         wanted = np.minimum(fit, ask.shape.replicas)
         spare = timeline.free_at(start_us)[_GPUS] - timeline.whole_gpus(ask.shape, wanted)
         rows, counts, left = [], [], ask.shape.replicas

@@ -80,6 +80,7 @@ class Policy:
     pack_step_slots: float = 40.0
     pack_islands: float = 1.0  # steps for each further island that a replica's GPUs come from
     pack_together: float = 4.0  # steps for each further node that a gang needs
+    gangs_close: bool = True  # gangs larger than a node go to few fabric domains, also unasked
     grow_gangs: bool = True  # start more than replicas_min where nobody else waits for the tier
     eta_shapes: int = 100  # for how many different shapes a pass works out when they could start
     # Fair share. Past use counts half as much after each half-life; 0 half-life or weight: only the present counts.

@@ -39,7 +39,8 @@ class Shape:
     spread_level: str | None = None
 
     @classmethod
-    def of(cls, request: Request, sharer: str = "") -> "Shape":
+    def of(cls, request: Request, sharer: str = "", level: str | None = None) -> "Shape":
+        """`level`: that on which the request insists now."""
         is_share = bool(request.share or request.gpu_memory_mib)
         return cls(
             request.replicas_min,
@@ -53,7 +54,7 @@ class Shape:
             tuple(sorted(request.node_labels)),
             tuple(sorted(request.not_labels)),
             tuple(sorted(request.not_nodes)),
-            request.required_level,
+            level,
             request.preferred_level,
             request.spread_level,
         )
@@ -61,6 +62,10 @@ class Shape:
     @property
     def is_share(self) -> bool:
         return bool(self.share or self.gpu_memory_mib)
+
+    @property
+    def asks_topology(self) -> bool:
+        return bool(self.required_level or self.preferred_level or self.spread_level)
 
     def with_replicas(self, replicas: int) -> "Shape":
         return replace(self, replicas=replicas)
@@ -161,6 +166,31 @@ class TierNodes:
         free = np.where(self.exists, WHOLE - self.held, 0) if all_ready else self.slots
         replicas: Ints = (free // slots * self.may_join(shape.sharer)).sum(axis=1)
         return replicas
+
+    def on_one_island(self, shape: Shape) -> bool:
+        """Whether some island of the tier, were it empty, would hold all replicas of the shape."""
+        if shape.is_share:
+            return False
+        return shape.gpus * shape.replicas <= max(
+            (int(n.max(initial=0)) for n in self._per_island(self.exists)), default=0
+        )
+
+    def replicas_on_islands(self, shape: Shape, *, all_ready: bool = False, all_free: bool = False) -> Ints:
+        """(tier nodes,) like `replicas_by_gpu`, but no replica (or small gang) is divided between islands."""
+        if shape.is_share:
+            return self.replicas_by_gpu(shape, all_ready=all_ready, all_free=all_free)
+        cards = self.exists if all_ready else self.is_ready
+        counts = [
+            free // shape.gpus for free in self._per_island(cards if all_free else cards & (self.held == 0))
+        ]
+        if not counts:
+            return np.zeros(self.nodes.size, dtype=np.int64)
+        together: Ints = np.max(counts, axis=0) if self.on_one_island(shape) else np.sum(counts, axis=0)
+        return together
+
+    def _per_island(self, cards: Bools) -> list[Ints]:
+        """For the first, second … island of each node: (tier nodes,) how many of these cards it has."""
+        return [(cards & (self.island == number)).sum(axis=1) for number in range(self.by_island.shape[1])]
 
     def may_join(self, sharer: str) -> Bools:
         """(tier nodes, cards) without anything on them, or with shares of the same sharer."""

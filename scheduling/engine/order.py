@@ -11,6 +11,7 @@ from scheduling.engine.placement import Fleet, Shape
 from scheduling.engine.scoring import cost_of_result
 from scheduling.engine.snapshot import Request, Snapshot
 from scheduling.engine.standing import NOTHING, OWN_WORK, Standing
+from scheduling.engine.topology import level_now
 
 FOREVER_US = 1 << 60
 
@@ -51,6 +52,7 @@ class Asks:
 
     def __init__(self, snapshot: Snapshot, policy: Policy, now_us: int, fleet: Fleet) -> None:
         self._policy, self._now_us, self._fleet = policy, now_us, fleet
+        self._levels = snapshot.levels
         self._tiers = {tier.id: tier for tier in snapshot.tiers}
         self._shapes: dict[tuple[object, ...], tuple[int, Shape]] = {}
         self._known: dict[tuple[tuple[str, ...], str], tuple[str, ...]] = {}
@@ -86,6 +88,8 @@ class Asks:
     def _shape_of(self, request: Request) -> tuple[int, Shape]:
         is_share = request.share or request.gpu_memory_mib
         sharer = self._fleet.sharer_of(request.team_id) if is_share else ""
+        asked = request.required_level or request.preferred_level
+        level = level_now(request, self._now_us, self._levels) if asked else None
         key = (
             request.replicas_min,
             request.gpus_per_replica,
@@ -98,13 +102,13 @@ class Asks:
             request.node_labels,
             request.not_labels,
             request.not_nodes,
-            request.required_level,
+            level,
             request.preferred_level,
             request.spread_level,
         )
         known = self._shapes.get(key)
         if known is None:
-            known = self._shapes[key] = (len(self._shapes), Shape.of(request, sharer))
+            known = self._shapes[key] = (len(self._shapes), Shape.of(request, sharer, level))
         return known
 
     def _units_of(self, shape: Shape, shape_no: int, tiers: tuple[str, ...]) -> dict[str, int]:

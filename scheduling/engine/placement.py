@@ -16,7 +16,8 @@ from scheduling.engine.machines import UNKNOWN, Bools, Ints, Shape, TierNodes
 from scheduling.engine.mix import Mix
 from scheduling.engine.packing import Floats
 from scheduling.engine.scoring import Scores, mix_of, scarce_tiers
-from scheduling.engine.snapshot import WHOLE, Gpu, Live, Node, Snapshot
+from scheduling.engine.snapshot import ISLAND, WHOLE, Gpu, Live, Node, Snapshot
+from scheduling.engine.topology import Topology
 
 __all__ = ["Bools", "Fleet", "Ints", "Placed", "Shape", "TierNodes", "renumbered", "replicas_that_fit"]
 
@@ -47,6 +48,7 @@ class Fleet:
         self.cpu_total = _counts(node.cpu_total_m for node in self.nodes)  # (nodes,)
         self.memory_free = _counts(node.memory_free_mib for node in self.nodes)  # (nodes,)
         self.memory_total = _counts(node.memory_total_mib for node in self.nodes)  # (nodes,)
+        self.topology = Topology(snapshot.levels, self.nodes)
         self.schedulable: Bools = np.array(
             [node.schedulable for node in self.nodes], dtype=np.bool_
         )  # (nodes,)
@@ -65,6 +67,7 @@ class Fleet:
         self._changes = 0
         self._last_fit: tuple[tuple[str, Shape, int], Ints] | None = None
         self._snapshot, self._policy = snapshot, policy or Policy()
+        self._close = self._policy.gangs_close
 
     @cached_property
     def mix(self) -> Mix:
@@ -125,9 +128,9 @@ class Fleet:
         """(tier nodes,) how many replicas each node of the tier could start now; read only."""
         asked = (tier.tier_id, shape, self._changes)
         if self._last_fit is None or self._last_fit[0] != asked:  # a start asks three times in a row
-            fit = replicas_that_fit(
-                shape, tier.replicas_by_gpu(shape), self.cpu_free[tier.nodes], self.memory_free[tier.nodes]
-            )
+            on_islands = shape.required_level == ISLAND
+            by_gpu = tier.replicas_on_islands(shape) if on_islands else tier.replicas_by_gpu(shape)
+            fit = replicas_that_fit(shape, by_gpu, self.cpu_free[tier.nodes], self.memory_free[tier.nodes])
             self._last_fit = (asked, fit * self.open_nodes(tier, shape))
         return self._last_fit[1]
 
@@ -135,6 +138,11 @@ class Fleet:
         """Fill in the `parts` of all placements so far: together they are worked out in a fraction of the time."""
         if "scores" in self.__dict__:
             self.scores.packer.explain_noted()
+
+    def beside(self, tier: TierNodes, shape: Shape, replicas: Iterable[ReplicaPlacement]) -> Ints | None:
+        """(tier nodes,) 1 where a gang that stands there may grow, else 0; None: anywhere."""
+        rows = sorted({self.node_index[replica.node_id] for replica in replicas})
+        return self.topology.beside(tier, shape, rows)
 
     def savepoint(self) -> int:
         return len(self._undo)
@@ -181,7 +189,7 @@ class Fleet:
                 return False
             if int(tier.usable.sum()) < shape.gpus * shape.replicas:
                 return False
-        return int(self.fit_per_node(tier, shape).sum()) >= shape.replicas
+        return self.topology.holds(tier, shape, self.fit_per_node(tier, shape))
 
     def place(self, tier: TierNodes, shape: Shape, at_most: Ints | None = None) -> Placed | None:
         """Take the best places for all replicas of the shape, or none at all; `at_most` so many on each node."""
@@ -190,8 +198,10 @@ class Fleet:
         fit = self.fit_per_node(tier, shape).copy()
         if at_most is not None:
             fit = np.minimum(fit, at_most)
-            if int(fit.sum()) < shape.replicas:
+            if not self.topology.holds(tier, shape, fit):
                 return None
+        if shape.replicas > 1 and (shape.asks_topology or (self._close and self.topology.has_levels)):
+            return self._place_near(tier, shape, fit)
         placements: list[ReplicaPlacement] = []
         why: dict[str, Any] = {}
         while len(placements) < shape.replicas:
@@ -207,6 +217,37 @@ class Fleet:
                 fit[row] -= many
         return Placed(tuple(placements), why)
 
+    def _place_near(self, tier: TierNodes, shape: Shape, fit: Ints) -> Placed:
+        """The node with the best score that holds the whole gang; without one as the topology has it."""
+        wanted, topology = shape.replicas, self.topology
+        one_node = fit >= wanted
+        if shape.spread_level is None and one_node.any():
+            counts = np.where(one_node, wanted, 0)  # (tier nodes,)
+            costs = self.scores.costs(tier, shape, counts, wanted)
+            rows = [int(costs.argmin())]
+        else:
+            counts = topology.counts(tier, shape, fit)
+            costs = self.scores.costs(tier, shape, counts, wanted)
+            rows = topology.in_rank(tier, np.flatnonzero(counts).tolist())
+        why = self._why(tier, shape, counts, costs) | {"candidates": int((fit > 0).sum())}
+        if len(rows) > 1:
+            why |= {"runner_up": None, "topology": topology.reached(tier, rows)}
+        placements: list[ReplicaPlacement] = []
+        for row in rows:
+            for columns in self._columns(tier, row, shape, int(counts[row])):
+                placements.append(self._take(tier, row, shape, len(placements), columns))
+        return Placed(tuple(placements), why)
+
+    def _columns(self, tier: TierNodes, row: int, shape: Shape, count: int) -> Iterable[tuple[int, ...]]:
+        """The cards of each of the replicas there, as they are taken one after the other."""
+        if shape.required_level == ISLAND and tier.on_one_island(shape):
+            gpus = shape.gpus
+            cards = tier.pick(row, replace(shape, gpus=gpus * count))
+            yield from (cards[first : first + gpus] for first in range(0, len(cards), gpus))
+        else:
+            for _ in range(count):
+                yield tier.pick(row, shape)
+
     def _best_first(self, costs: Floats, shape: Shape, wanted: int) -> list[int]:
         """Rows by their costs, as long as these hold: a share changes the cost of what it joined."""
         if wanted == 1 or shape.is_share:
@@ -216,14 +257,27 @@ class Fleet:
 
     def place_mixed(self, tiers: list[tuple[TierNodes, int, Ints | None]], shape: Shape) -> Placed | None:
         """Spread one gang over tiers in order of preference, each with its most replicas; all or none."""
+        rooms = []
+        for tier, most, each_node in tiers:
+            fit = self.fit_per_node(tier, shape)  # (tier nodes,)
+            rooms.append((tier, fit if each_node is None else np.minimum(fit, each_node), most))
+        free = shape if shape.required_level == ISLAND else replace(shape, required_level=None)
+        for fits in self.topology.rooms(rooms, shape):
+            parts = [(tier, fit, most) for (tier, _, most), fit in zip(rooms, fits, strict=True)]
+            placed = self._place_parts(parts, free)
+            if placed is not None:
+                return placed
+        return None
+
+    def _place_parts(self, tiers: list[tuple[TierNodes, Ints, int]], shape: Shape) -> Placed | None:
+        """As many as each tier has room for and may take; all or none."""
         before = self.savepoint()
         placements: list[ReplicaPlacement] = []
         why: dict[str, Any] = {}
-        for tier, at_most, each_node in tiers:
-            fit = self.fit_per_node(tier, shape)  # (tier nodes,)
-            fit = fit if each_node is None else np.minimum(fit, each_node)
-            count = min(shape.replicas - len(placements), at_most, int(fit.sum()))
-            placed = self.place(tier, shape.with_replicas(count), each_node) if count > 0 else None
+        for tier, room, most in tiers:
+            fit = np.minimum(self.fit_per_node(tier, shape), room)  # (tier nodes,)
+            count = min(shape.replicas - len(placements), most, int(fit.sum()))
+            placed = self.place(tier, shape.with_replicas(count), fit) if count > 0 else None
             if placed is not None:
                 why = why or placed.why
                 placements += renumbered(placed.replicas, len(placements))
@@ -232,11 +286,19 @@ class Fleet:
         self.rollback(before)
         return None
 
-    def _take(self, tier: TierNodes, row: int, shape: Shape, index: int) -> ReplicaPlacement:
+    def _take(
+        self,
+        tier: TierNodes,
+        row: int,
+        shape: Shape,
+        index: int,
+        columns: tuple[int, ...] | None = None,
+    ) -> ReplicaPlacement:
         node_row = int(tier.nodes[row])
         node = self.nodes[node_row]
         self._note(node_row, tier, row)
-        columns, slots = tier.pick(row, shape), tier.slots_of(shape)
+        columns = tier.pick(row, shape) if columns is None else columns
+        slots = tier.slots_of(shape)
         self.cpu_free[node_row] -= shape.cpu_m
         self.memory_free[node_row] -= shape.memory_mib
         tier.take(row, columns, slots, shape.sharer)

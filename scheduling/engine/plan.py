@@ -364,8 +364,10 @@ class _Pass:
         fit = self.fleet.fit_per_node(tier, ask.shape)
         room = self.timeline.room(start.tier_id, ask.shape, ask.hold_us)
         fit = fit if room is None else fit.clip(max=room)
+        near = self.fleet.beside(tier, ask.shape, start.placed.replicas)
+        fit = fit if near is None else fit * near
         count = min(extra, by_quota, int(fit.sum()))
-        more = self.fleet.place(tier, ask.shape.with_replicas(count), room) if count > 0 else None
+        more = self.fleet.place(tier, ask.shape.with_replicas(count), fit) if count > 0 else None
         if more is not None:
             added = renumbered(more.replicas, len(start.placed.replicas))
             self._book(ask, added)

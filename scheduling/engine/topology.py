@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from scheduling.engine.machines import Ints, Shape, TierNodes
 from scheduling.engine.snapshot import ISLAND, NODE, Node, Request
 
-Ints = npt.NDArray[np.int64]
+NO_SUCH_LEVEL = -1
 
 
 class Fabric:
     """The domain of each node at each level. Ids are in order of the names on the way down, so ties are stable.
 
-    A node without a domain at some level is alone there: nothing says that it is near any other.
+    A node without a domain at some level and all below is alone there: nothing says that it is near any other.
     """
 
     def __init__(self, levels: Sequence[str], nodes: Sequence[Node]) -> None:
@@ -39,13 +39,16 @@ class Fabric:
         self.rank[along] = np.arange(len(nodes))
 
     def _ids(self, level: int, nodes: Sequence[Node]) -> Ints:
-        """(nodes,) A name counts below the names of the wider levels only: each zone may have its own rack 1."""
+        """(nodes,) A name counts below the names of the wider levels only: each zone may have its own rack 1.
+
+        Without a name there, nodes are together that share the next lower domain that has one.
+        """
         paths: list[tuple[object, ...]] = []
         for row, node in enumerate(nodes):
-            name = node.domains[level] if level < len(node.domains) else ""
-            paths.append((*node.domains[: level + 1], -1) if name else ("", row))
+            depth = next((lower for lower in range(level, len(node.domains)) if node.domains[lower]), None)
+            paths.append(("", row) if depth is None else (*node.domains[: depth + 1], -1))
         known = {path: number for number, path in enumerate(sorted(set(paths), key=_by_name))}
-        self.names.append([str(path[-2]) for path in known])
+        self.names.append([str(path[level]) if int(str(path[-1])) < 0 else "" for path in known])
         return np.fromiter((known[path] for path in paths), dtype=np.int64, count=len(nodes))
 
     def depth(self, level: str | None) -> int | None:
@@ -69,7 +72,10 @@ def _by_name(path: tuple[object, ...]) -> tuple[bool, tuple[str, ...], int]:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What of a gang's topology holds now. `within` and `spread`: depths in the fabric; None: no such wish."""
+    """What of a gang's topology holds now, as depths in the fabric; None: no such wish.
+
+    `within` may be NO_SUCH_LEVEL: then nothing holds the gang.
+    """
 
     within: int | None = None  # all replicas in one domain of this level
     spread: int | None = None  # evenly over its domains
@@ -100,6 +106,8 @@ def holds(fit: Ints, domains: Ints, wish: Wish, wanted: int) -> bool:
     """Whether there is room for all. `fit`: (nodes,), `domains`: (levels, nodes)."""
     if wish.within is None:
         return int(fit.sum()) >= wanted
+    if wish.within == NO_SUCH_LEVEL:
+        return False
     return most_in_a_domain(fit, domains[wish.within]) >= wanted
 
 
@@ -109,6 +117,8 @@ def assign(fit: Ints, free: Ints, domains: Ints, wanted: int, wish: Wish) -> Int
     `fit`: (nodes,) replicas that each node has room for; `free`: (nodes,) its free GPUs, which decide between
     equal rooms; `domains`: (levels, nodes), the nodes themselves in its last row.
     """
+    if wish.within == NO_SUCH_LEVEL:
+        return None
     rows = np.flatnonzero(fit > 0)
     packing = _Packing(fit, free, domains)
     if wish.spread is not None and (wish.within is None or wish.spread > wish.within):
@@ -188,3 +198,117 @@ def _sums(values: Ints, ids: Ints) -> Ints:
     """(ids,) the sum of the values for each id."""
     sums: Ints = np.bincount(ids, weights=values, minlength=1).astype(np.int64)
     return sums
+
+
+class Topology:
+    """The fabric of one fleet, as placement, timeline and explanations ask for it."""
+
+    def __init__(self, levels: Sequence[str], nodes: Sequence[Node]) -> None:
+        self.has_levels = bool(levels)
+        self._levels, self._nodes = levels, nodes
+        self._fabric: Fabric | None = None
+        self._domains: dict[str, Ints] = {}
+
+    @property
+    def fabric(self) -> Fabric:
+        if self._fabric is None:
+            self._fabric = Fabric(self._levels, self._nodes)
+        return self._fabric
+
+    def domains(self, tier: TierNodes) -> Ints:
+        """(levels, tier nodes)"""
+        if tier.tier_id not in self._domains:
+            self._domains[tier.tier_id] = self.fabric.ids[:, tier.nodes]
+        return self._domains[tier.tier_id]
+
+    def wish(self, tier: TierNodes, shape: Shape) -> Wish:
+        return Wish(self._within(tier, shape), self._spread(shape))
+
+    def _within(self, tier: TierNodes, shape: Shape) -> int | None:
+        """Each replica stands on one island; a gang that an island of the tier could hold, all of it on one."""
+        level = shape.required_level
+        if level is None:
+            return None
+        if level == ISLAND:
+            return len(self._levels) if tier.on_one_island(shape) else None
+        depth = self.fabric.depth(level)
+        return NO_SUCH_LEVEL if depth is None else depth
+
+    def _spread(self, shape: Shape) -> int | None:
+        return None if shape.spread_level is None else self.fabric.depth(shape.spread_level)
+
+    def holds(self, tier: TierNodes, shape: Shape, fit: Ints) -> bool:
+        """Whether there is room for the whole gang. `fit`: (tier nodes,) replicas by everything else."""
+        if shape.required_level is None:
+            return int(fit.sum()) >= shape.replicas
+        return holds(fit, self.domains(tier), self.wish(tier, shape), shape.replicas)
+
+    def most(self, tier: TierNodes, shape: Shape, fit: Ints) -> int:
+        """The most replicas that one domain of the required level holds; without one, that all hold."""
+        within = self._within(tier, shape)
+        if within is None:
+            return int(fit.sum())
+        return 0 if within == NO_SUCH_LEVEL else most_in_a_domain(fit, self.domains(tier)[within])
+
+    def narrow(self, tier: TierNodes, shape: Shape, fit: Ints) -> Ints:
+        """(tier nodes,) `fit` inside the one domain that the gang goes to; unchanged where it need not be one."""
+        within = self._within(tier, shape)
+        if within is None or within == NO_SUCH_LEVEL:
+            return fit
+        rows = _Packing(fit, tier.usable, self.domains(tier)).best(
+            np.flatnonzero(fit > 0), within, shape.replicas
+        )
+        inside = np.zeros_like(fit)
+        if rows is not None:
+            inside[rows] = fit[rows]
+        return inside
+
+    def beside(self, tier: TierNodes, shape: Shape, nodes: Sequence[int]) -> Ints | None:
+        """(tier nodes,) 1 where a gang that stands on these nodes (rows of the fleet) may grow, else 0.
+
+        None: anywhere.
+        """
+        within = self._within(tier, shape)
+        if within is None or not nodes:
+            return None
+        if within == NO_SUCH_LEVEL:
+            return np.zeros(tier.nodes.size, dtype=np.int64)
+        return np.isin(self.domains(tier)[within], self.fabric.ids[within, list(nodes)]).astype(np.int64)
+
+    def counts(self, tier: TierNodes, shape: Shape, fit: Ints) -> Ints:
+        """(tier nodes,) replicas for each node. The caller knows that there is room for all."""
+        found = assign(fit, tier.usable, self.domains(tier), shape.replicas, self.wish(tier, shape))
+        if found is None:
+            raise ValueError("there is no room for this gang")
+        return found
+
+    def rooms(self, tiers: Sequence[tuple[TierNodes, Ints, int]], shape: Shape) -> list[list[Ints]]:
+        """For a gang over several tiers, each with (tier nodes,) room and its most replicas: all ways to try.
+
+        Each way is the room of each tier inside one domain, that with the least room first.
+        """
+        within = self._within(tiers[0][0], shape)
+        if within is None:
+            return [[fit for _, fit, _ in tiers]]
+        ways: dict[int, list[Ints]] = {}
+        if within != NO_SUCH_LEVEL:
+            for domain in sorted(
+                {int(d) for tier, fit, _ in tiers for d in self.domains(tier)[within, fit > 0]}
+            ):
+                ways[domain] = [fit * (self.domains(tier)[within] == domain) for tier, fit, _ in tiers]
+        most = [most for _, _, most in tiers]
+        room = {
+            domain: sum(min(int(fit.sum()), cap) for fit, cap in zip(fits, most, strict=True))
+            for domain, fits in ways.items()
+        }
+        able = [domain for domain in ways if room[domain] >= shape.replicas]
+        return [ways[domain] for domain in sorted(able, key=lambda domain: (room[domain], domain))]
+
+    def reached(self, tier: TierNodes, rows: Sequence[int]) -> dict[str, str] | None:
+        """The lowest domain that all these nodes (rows of the tier) share; None without one."""
+        found = self.fabric.shared_level(tier.nodes[list(rows)])
+        return None if found is None else {"level": found[0], "domain": found[1]}
+
+    def in_rank(self, tier: TierNodes, rows: Sequence[int]) -> list[int]:
+        """Rows of the tier so that neighbours in the list are neighbours in the fabric."""
+        return sorted(rows, key=lambda row: int(self.fabric.rank[tier.nodes[row]]))

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.engine.topology import Fabric, Ints, Wish, assign, holds, level_now
+from scheduling.engine.machines import Ints
+from scheduling.engine.topology import Fabric, Wish, assign, holds, level_now
 from tests.engine.build import HOUR_US, NOW_US, a_node, a_request
 
 LEVELS = ("zone", "rack")
@@ -72,6 +73,12 @@ def test_a_node_without_a_domain_is_near_nobody() -> None:
     made = fabric((), (), ("z",), ("z", ""))
     assert counts(ints(1, 1, 1, 1), made, 2, Wish(within=1)) is None
     assert counts(ints(1, 1, 1, 1), made, 2, Wish(within=0)) == [0, 0, 1, 1]
+
+
+def test_a_rack_without_a_zone_is_still_one_place() -> None:
+    made = fabric(("", "r"), ("z", "r"), ("", "r"))
+    assert counts(ints(1, 1, 1), made, 2, Wish(within=1)) == [1, 0, 1]
+    assert counts(ints(1, 1, 1), made, 2, Wish(within=0)) == [1, 0, 1]
 
 
 def test_spread_is_as_even_as_there_is_room() -> None:
