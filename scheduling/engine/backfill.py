@@ -237,7 +237,7 @@ class TierTimeline:
             return None
         times, full = self.times(), self._full_starts(shape)
         begin: int | None = first
-        while begin is not None:
+        while begin is not None and begin < FOREVER_US:  # behind what never ends there is no start
             low, high = bisect_right(full, begin), bisect_left(full, begin + hold_us)
             if low < high:  # a reserved start inside the window leaves too little: not before the last such
                 begin = full[high - 1]

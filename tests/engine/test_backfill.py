@@ -117,6 +117,14 @@ def test_so_many_reservations_and_no_more() -> None:
     assert started(decide(world, Policy(reservations=0))) == ["b0"]
 
 
+def test_behind_a_reservation_that_never_ends_there_is_no_start() -> None:
+    endless = replace(WHOLE, time_limit_s=None)
+    world = slurm_example(asks(8, None), first=endless)
+    decided = decide(world, Policy(training_run_s=None))
+    assert reserved(decided) == {"p1": 100}
+    assert decided.verdicts[1].eta_us is None
+
+
 def test_cpu_and_memory_are_reserved_too() -> None:
     nodes = (a_node("n1", cpu_free_m=0),)
     live = [held("busy", 1, ends_us=NOW_US + HOUR_US, cpu_m=64_000)]
