@@ -4,6 +4,9 @@ GPUs of one tier on one node are alike, so the timeline counts them for each nod
 than is free at any time can always keep its own GPUs. Free room only grows as work ends; only a reserved start
 lowers it. So between two such starts the least is free at the first moment, and a window needs to be looked at
 only where it begins and where a reserved start lies inside it.
+
+A card with shares on it counts as taken until the last of them ends. What is left of it counts for more shares of
+the same team as long as it is taken, and where somebody has reserved the node only if they end before it is free.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -13,35 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduling.engine.decisions import Policy, ReplicaPlacement, Reservation
+from scheduling.engine.endings import Ending, SharedCards, expected_end, run_on
 from scheduling.engine.order import FOREVER_US, Ask
 from scheduling.engine.placement import Fleet, Ints, Shape, TierNodes, replicas_that_fit
 from scheduling.engine.snapshot import WHOLE, Live
 
 _GPUS, _CPU, _MEMORY = 0, 1, 2
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """A live group and when it is expected to be gone; None: nobody knows."""
-
-    live: Live
-    ends_us: int | None
-    is_estimate: bool  # no time limit: by what is usual for its kind
-
-
-def expected_end(live: Live, policy: Policy, now_us: int) -> Ending:
-    """Its limit; else what is usual for its kind, doubled as often as it has outlived that already."""
-    step_us = max(1, policy.timeline_step_s) * 1_000_000
-    soon_us = (now_us // step_us + 1) * step_us
-    if live.ends_us is not None:
-        return Ending(live, live.ends_us if live.ends_us > now_us else soon_us, is_estimate=False)
-    run_s = policy.expected_run_s(live.kind)
-    if run_s is None or run_s <= 0 or live.state == "unconfirmed":
-        return Ending(live, None, is_estimate=True)
-    run_us = run_s * 1_000_000
-    while live.started_us + run_us <= now_us:
-        run_us *= 2
-    return Ending(live, live.started_us + run_us, is_estimate=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,18 +57,8 @@ class TierTimeline:
             if e.ends_us is not None and e.live.node_id in fleet.node_index
         ]
         here = [(e, row) for e, row in here if row >= 0]
-        here.sort(key=lambda pair: pair[0].ends_us or 0)
-        self._ends = _array(e.ends_us or 0 for e, _ in here)  # (endings,)
-        self._rows = _array(row for _, row in here)  # (endings,)
-        tier_id = tier.tier_id
-        self._gives = np.array(  # (3, endings)
-            [
-                [_whole_gpus(e.live, tier) if e.live.tier_id == tier_id else 0 for e, _ in here],
-                [e.live.cpu_m for e, _ in here],
-                [e.live.memory_mib for e, _ in here],
-            ],
-            dtype=np.int64,
-        ).reshape(3, len(here))
+        self._shared = SharedCards(tier, (e.live for e in endings), (e for e, _ in here))
+        self._learn_gifts(here)
         self._first_estimate_us = min((e.ends_us or 0 for e, _ in here if e.is_estimate), default=FOREVER_US)
         # GPUs that are held but not ready may be among those given back: count them out, rather late than wrong.
         self._unready = tier.total - tier.free - (tier.ready - tier.usable)  # (tier nodes,)
@@ -106,16 +76,56 @@ class TierTimeline:
             (0, 3, tier.nodes.size), dtype=np.int64
         )  # (starts, 3, tier nodes) free then
 
+    def _learn_gifts(self, here: Sequence[tuple[Ending, int]]) -> None:
+        """What ends give back, first end first; a card of shares when the last of them ends."""
+        tier_id = self.tier.tier_id
+        gifts = [
+            (
+                e.ends_us or 0,
+                row,
+                _whole_gpus(e.live, self.tier) if e.live.tier_id == tier_id else 0,
+                e.live.cpu_m,
+                e.live.memory_mib,
+            )
+            for e, row in here
+        ]
+        gifts += [
+            (end_us, row, 1, 0, 0) for (row, _), end_us in self._shared.ends.items() if end_us < FOREVER_US
+        ]
+        gifts.sort(key=lambda gift: gift[0])
+        table = np.array(gifts, dtype=np.int64).reshape(len(gifts), 5).T
+        self._ends, self._rows, self._gives = table[0], table[1], table[2:]  # (endings,) twice, (3, endings)
+
     def add_start(self, row: int, gpus: int, cpu_m: int, memory_mib: int, ask: Ask, now_us: int) -> None:
         """Somebody starts now."""
-        if ask.run_us < FOREVER_US:
-            end_us = now_us + ask.run_us
-            self._started.append((end_us, row, gpus, cpu_m, memory_mib))
-            self._times = None
+        end_us = self._end_of(ask, now_us)
+        if end_us < FOREVER_US:
+            self._add_gift(end_us, row, gpus, cpu_m, memory_mib)
             if ask.request.time_limit_s is None:
                 self._first_estimate_us = min(end_us, self._first_estimate_us)
         upto = bisect_left(self.starts, now_us + ask.hold_us)
         self._least[:upto, :, row] -= np.array((gpus, cpu_m, memory_mib))
+
+    def add_share(self, row: int, gpu_id: str, ask: Ask, now_us: int) -> None:
+        """The card of a share that starts now; its CPU and memory come by `add_start`."""
+        end_us = self._end_of(ask, now_us)
+        before_us = self._shared.join(row, gpu_id, end_us)
+        if before_us >= end_us:
+            return
+        if before_us > 0:
+            self._add_gift(before_us, row, -1, 0, 0)
+        if end_us < FOREVER_US:
+            self._add_gift(end_us, row, 1, 0, 0)
+        first, upto = bisect_left(self.starts, before_us), bisect_left(self.starts, now_us + ask.hold_us)
+        self._least[first:upto, _GPUS, row] -= 1
+
+    def _end_of(self, ask: Ask, now_us: int) -> int:
+        run_us = run_on(self.fleet, self.tier.tier_id, ask)
+        return now_us + run_us if run_us < FOREVER_US else FOREVER_US
+
+    def _add_gift(self, end_us: int, row: int, gpus: int, cpu_m: int, memory_mib: int) -> None:
+        self._started.append((end_us, row, gpus, cpu_m, memory_mib))
+        self._times = None
 
     def add_reservation(self, held: Held) -> None:
         index = bisect_left(self.starts, held.start_us)
@@ -205,13 +215,19 @@ class TierTimeline:
     def fit(self, shape: Shape, time_us: int, hold_us: int) -> Ints:
         """(tier nodes,) replicas that could start then and stay so long without delaying anybody."""
         free = self.least_free(self.free_at(time_us), time_us, time_us + hold_us)
-        return self._replicas(shape, free) * self.fleet.open_nodes(self.tier, shape)
+        return self.replicas(shape, free, time_us, hold_us) * self.fleet.open_nodes(self.tier, shape)
 
-    def _replicas(self, shape: Shape, free: Ints) -> Ints:
-        """Replicas by what is free, kinds first; a share counts on cards that nobody else is on."""
-        return replicas_that_fit(
-            shape, free[_GPUS] * self._per_gpu(shape) // shape.gpus, free[_CPU], free[_MEMORY]
-        )
+    def replicas(self, shape: Shape, free: Ints, time_us: int, hold_us: int) -> Ints:
+        """(tier nodes,) by what is free for all of that time."""
+        by_gpu = free[_GPUS] // shape.gpus
+        if shape.is_share:
+            by_gpu = by_gpu * self._per_gpu(shape)
+            unreserved = self.unreserved_nodes() > 0
+            longer, shorter = self._shared.joinable(shape, time_us, time_us + hold_us)
+            # Who joins a card that would be free before it ends keeps a whole card from those that come after.
+            reserved = np.where(shorter > 0, free[_GPUS], by_gpu + longer)
+            by_gpu = np.where(unreserved, by_gpu + longer + shorter, reserved)
+        return replicas_that_fit(shape, by_gpu, free[_CPU], free[_MEMORY])
 
     def _per_gpu(self, shape: Shape) -> int:
         return WHOLE // self.tier.slots_of(shape)
@@ -261,10 +277,11 @@ class TierTimeline:
         return min(edges, default=None)
 
     def _full_starts(self, shape: Shape) -> list[int]:
-        """The reserved starts at which too little is left for the shape."""
-        if not self.starts:
+        """The reserved starts at which too little is left for the shape; for shares, others may be too."""
+        if not self.starts or shape.is_share:
             return []
-        fit = self._replicas(shape, np.moveaxis(self._least, 1, 0))  # (starts, tier nodes)
+        gpus, cpu_m, memory_mib = self._least[:, _GPUS], self._least[:, _CPU], self._least[:, _MEMORY]
+        fit = replicas_that_fit(shape, gpus // shape.gpus, cpu_m, memory_mib)  # (starts, tier nodes)
         fit = fit * self.fleet.open_nodes(self.tier, shape)
         if shape.required_level is None:
             return [self.starts[index] for index in np.flatnonzero(fit.sum(axis=1) < shape.replicas)]
@@ -283,8 +300,8 @@ class TierTimeline:
         allowed = self.fleet.open_nodes(self.tier, shape)
 
         def has_room(moment: int) -> bool:
-            fit = self._replicas(shape, self.free_at(moment, reservations=False)) * allowed
-            return self.fleet.topology.holds(self.tier, shape, fit)
+            fit = self.replicas(shape, self.free_at(moment, reservations=False), moment, 0)
+            return self.fleet.topology.holds(self.tier, shape, fit * allowed)
 
         index = bisect_left(moments, True, key=has_room)
         return None if index == len(moments) else moments[index]
@@ -304,7 +321,8 @@ class Timeline:
     def endings(self, live: Iterable[Live] | None = None) -> list[Ending]:
         """What is expected to end, first end first: the snapshot's live work, or that given."""
         found = [
-            expected_end(row, self._policy, self.now_us) for row in (self._live if live is None else live)
+            expected_end(row, self._policy, self.now_us, self._fleet.speed(row.tier_id, row.kind))
+            for row in (self._live if live is None else live)
         ]
         found.sort(key=lambda e: (e.ends_us or 0, e.live.workload_id, e.live.node_id, e.live.tier_id))
         return found
@@ -331,7 +349,8 @@ class Timeline:
             return None
         tier, fleet = timeline.tier, self._fleet
         now = np.array([tier.usable, fleet.cpu_free[tier.nodes], fleet.memory_free[tier.nodes]])
-        return timeline._replicas(shape, timeline.least_free(now, self.now_us, self.now_us + hold_us, but))
+        least = timeline.least_free(now, self.now_us, self.now_us + hold_us, but)
+        return timeline.replicas(shape, least, self.now_us, hold_us)
 
     def fits_now(self, tier_id: str, shape: Shape, hold_us: int, but: Held | None = None) -> bool:
         tier = self._fleet.tiers[tier_id]
@@ -352,9 +371,11 @@ class Timeline:
         for replica in replicas:
             row = int(timeline.row_of[self._fleet.node_index[replica.node_id]])
             if row >= 0:
-                here = replica.tier_id == timeline.tier.tier_id and replica.slots == WHOLE
-                gpus = len(replica.gpu_ids) if here else 0
+                here = replica.tier_id == timeline.tier.tier_id
+                gpus = len(replica.gpu_ids) if here and replica.slots == WHOLE else 0
                 timeline.add_start(row, gpus, replica.cpu_m, replica.memory_mib, ask, self.now_us)
+                if here and replica.slots < WHOLE:
+                    timeline.add_share(row, replica.gpu_ids[0], ask, self.now_us)
 
     def earliest(self, tier_id: str, ask: Ask) -> int | None:
         return self.tier(tier_id).earliest(ask.shape, ask.hold_us, self.now_us)
@@ -376,7 +397,8 @@ class Timeline:
             left -= count
         replicas = _array(counts)
         gpus = timeline.whole_gpus(ask.shape, replicas)
-        held = Held(ask, tier_id, start_us, start_us + ask.run_us, _array(rows), replicas, gpus)
+        end_us = start_us + run_on(self._fleet, tier_id, ask)
+        held = Held(ask, tier_id, start_us, end_us, _array(rows), replicas, gpus)
         self.held[ask.id] = held
         for other in self._tiers.values():
             if other.touches(held):

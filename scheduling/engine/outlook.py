@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from scheduling.engine import decisions as codes
-from scheduling.engine.backfill import Ending, Held, Timeline
+from scheduling.engine.backfill import Held, Timeline
 from scheduling.engine.blockers import clip
 from scheduling.engine.decisions import BASIS_CLASS_DEFAULTS, BASIS_TIME_LIMITS, Blocker
+from scheduling.engine.endings import Ending
 from scheduling.engine.fairshare import GUARANTEE, LENDING, LimitHit, QuotaTree
 from scheduling.engine.order import Ask
 from scheduling.engine.placement import Fleet, Ints, Shape

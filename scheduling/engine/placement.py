@@ -42,6 +42,7 @@ class Fleet:
         scope = (policy or Policy()).share_scope
         self._sharers = {team.id: team.path[0] if scope == "company" else team.id for team in snapshot.teams}
         self._sharer_codes: dict[str, int] = {}
+        self._speeds = {(tier.id, kind): speed for tier in snapshot.tiers for kind, speed in tier.speeds}
         self.nodes: list[Node] = sorted(snapshot.nodes, key=lambda node: (node.name, node.id))
         self.node_index = {node.id: row for row, node in enumerate(self.nodes)}
         self.cpu_free = _counts(node.cpu_free_m for node in self.nodes)  # (nodes,)
@@ -82,6 +83,10 @@ class Fleet:
     def scarce(self) -> dict[str, int]:
         """By tier, thousandths by which others depend on it (`scarce_tiers`)."""
         return scarce_tiers(self._snapshot, self.mix, self._policy)
+
+    def speed(self, tier_id: str, kind: str) -> int:
+        """Of the tier for this kind of work, in thousandths of the slowest; 0: not known."""
+        return self._speeds.get((tier_id, kind), 0)
 
     def sharer_of(self, team_id: str) -> str:
         """Whose cards a share of the team may join: the team's own, or by policy those of its company."""

@@ -1,11 +1,12 @@
 """Random but consistent worlds: what is not free is held by somebody who is listed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
 from scheduling.engine.snapshot import (
     UNITS_PER_GPU,
+    WHOLE,
     BandGrant,
     Gpu,
     Live,
@@ -137,3 +138,39 @@ def snapshots(draw: st.DrawFn, max_requests: int = 6, busy: int = 1) -> Snapshot
         draw(usage()),
         draw(band_grants()),
     )
+
+
+@st.composite
+def shared_worlds(draw: st.DrawFn, max_requests: int = 8, busy: int = 2) -> Snapshot:
+    """The same with parts of cards held and asked for, on nodes with labels."""
+    world = draw(snapshots(max_requests, busy))
+    live, gpus = list(world.live), {gpu.id: gpu for gpu in world.gpus}
+    for row, held in enumerate(live):
+        gpu_id = held.workload_id.removeprefix("l-")
+        slots = draw(st.sampled_from((WHOLE, WHOLE, 100, 250, 500, 700)))
+        live[row] = replace(held, gpu_ids=(gpu_id,), slots=slots, units=held.units * slots // WHOLE)
+        if slots < WHOLE:
+            gpus[gpu_id] = replace(gpus[gpu_id], slots_free=WHOLE - slots, shared_by=held.team_id)
+    labels = (("zone=a",), ("zone=b",), ())
+    return replace(
+        world,
+        live=tuple(live),
+        gpus=tuple(gpus.values()),
+        nodes=tuple(replace(node, labels=draw(st.sampled_from(labels))) for node in world.nodes),
+        requests=tuple(draw(_maybe_a_share(request)) for request in world.requests),
+    )
+
+
+@st.composite
+def _maybe_a_share(draw: st.DrawFn, request: Request) -> Request:
+    request = replace(
+        request,
+        node_labels=draw(st.sampled_from(((), (), (), ("zone=a",)))),
+        not_labels=draw(st.sampled_from(((), (), (), ("zone=b",)))),
+        by_value=draw(st.booleans()),
+    )
+    share = draw(st.sampled_from((None, 100, 250, 500)))
+    memory_mib = draw(st.sampled_from((None, None, 10_000, 30_000, 60_000)))
+    if share is None and memory_mib is None:
+        return request
+    return replace(request, gpus_per_replica=1, share=share, gpu_memory_mib=memory_mib)
