@@ -81,6 +81,7 @@ _NODE = (
     "name",
     "pool_id",
     "domain_id",
+    "labels",
     "state",
     "draining",
     "cordoned",
@@ -98,7 +99,21 @@ def nodes_load(levels: Sequence[str], domains: Mapping[str, tuple[str, ...]]) ->
     claimed = {row[0]: row[1:] for row in claims.annotate(cpu=Sum("cpu_m"), memory=Sum("memory_mib"))}
     nowhere = ("",) * len(levels)
     for row in Node.objects.exclude(state=NodeState.RETIRED).order_by("id").values_list(*_NODE):
-        (key, name, pool, domain, state, draining, cordoned, epoch, cpu_total, cpu_used, memory, used) = row
+        (
+            key,
+            name,
+            pool,
+            domain,
+            labels,
+            state,
+            draining,
+            cordoned,
+            epoch,
+            cpu_total,
+            cpu_used,
+            memory,
+            used,
+        ) = row
         reason = unschedulable_reason(state, draining, cordoned)
         cpu_claimed, memory_claimed = claimed.get(key, (0, 0))
         yield engine.Node(
@@ -112,6 +127,7 @@ def nodes_load(levels: Sequence[str], domains: Mapping[str, tuple[str, ...]]) ->
             cpu_total_m=cpu_total,
             memory_total_mib=memory,
             reason_unschedulable=reason,
+            labels=tuple(labels),
             domains=domains[str(domain)] if domain else nowhere,
         )
 

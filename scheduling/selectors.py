@@ -72,7 +72,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class WorkloadFilters:
-    """All optional; team, owner and tier by what URLs and people call them. `owner="me"` is the actor.
+    """All optional; team, owner, tier and array by what URLs and people call them. `owner="me"` is the actor.
 
     `search` matches the beginning of the public id, or any part of the name.
     """
@@ -83,6 +83,7 @@ class WorkloadFilters:
     owner: str = ""
     tier: str = ""
     search: str = ""
+    array: str = ""
 
 
 def workload_list(actor: User, filters: WorkloadFilters | None = None) -> QuerySet[Workload]:
@@ -106,6 +107,8 @@ def workload_list(actor: User, filters: WorkloadFilters | None = None) -> QueryS
         workloads = workloads.filter(mine)
     if asked.tier:
         workloads = workloads.filter(spec__document__request__tiers__contains=[text_for_lookup(asked.tier)])
+    if asked.array:
+        workloads = workloads.filter(array__public_id=text_for_lookup(asked.array))
     if asked.search:
         text = text_for_lookup(asked.search.strip())[:120]
         workloads = workloads.filter(Q(name__icontains=text) | Q(public_id__istartswith=text))
@@ -135,7 +138,9 @@ def workloads_named(actor: User, public_ids: Iterable[str]) -> list[Workload]:
 
 def _visible(actor: User) -> QuerySet[Workload]:
     workloads = Workload.objects.filter(_visible_q(actor))
-    return workloads.select_related("team", "company", "owner", "stop_requested_by", "spec", "verdict")
+    return workloads.select_related(
+        "team", "company", "owner", "stop_requested_by", "spec", "verdict", "array"
+    )
 
 
 def _visible_q(actor: User) -> Q:
@@ -185,7 +190,9 @@ def workload_events(actor: User, workload: Workload) -> QuerySet[Event]:
     _visible_check(actor, workload)
     parts: list[UUID] = list(workload.attempts.values_list("pk", flat=True))
     parts += Replica.objects.filter(attempt__workload=workload).values_list("pk", flat=True)
-    parts += Case.objects.filter(subject_type="workload", subject_id=workload.pk).values_list("pk", flat=True)
+    parts += Case.objects.filter(subject_type="workload", subject_id=workload.case_subject_id).values_list(
+        "pk", flat=True
+    )
     others = Event.objects.filter(
         subject_type__in=["attempt", "replica", "case"], subject_id__in=parts, company_id=workload.company_id
     )

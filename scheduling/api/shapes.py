@@ -12,10 +12,11 @@ from rest_framework import serializers
 from gpuyard.core import clock
 from gpuyard.core.models import User
 from gpuyard.core.rest import Document, Output
+from scheduling.asked import asked_text
 from scheduling.explanations import Explanation, verdicts_explain
 from scheduling.models import Attempt, Kind, Replica, Verdict, Workload
 from scheduling.selectors import attempt_reasons
-from scheduling.specs import Spec
+from scheduling.specs import Request, Spec, request_of
 from scheduling.states import AllocationState, AttemptState, ReplicaState, WorkloadState
 
 
@@ -43,6 +44,15 @@ class UserRef(Output):
 # --- Workloads ---------------------------------------------------------------------------------------------
 
 
+class ArrayOut(Output):
+    """An array is called by its first member's id."""
+
+    id = serializers.CharField()
+    index = serializers.IntegerField()
+    count = serializers.IntegerField()
+    parallel = serializers.IntegerField(allow_null=True)
+
+
 class WorkloadRow(Output):
     """`wait_s` counts from approval to the start, `run_s` from the start on; both go on while it waits or runs."""
 
@@ -66,9 +76,20 @@ class WorkloadRow(Output):
     exit_code = serializers.IntegerField(allow_null=True)
     approved_by_rule = serializers.CharField()
     gpus = serializers.IntegerField(
-        source="shown.gpus", help_text="In all; at most, where replicas may vary."
+        source="shown.gpus",
+        help_text="In all; at most, where replicas may vary. Of a share, the cards it is on.",
     )
-    tiers = serializers.ListField(child=serializers.CharField(), source="shown.tiers")
+    share = serializers.IntegerField(
+        source="shown.share", allow_null=True, help_text="Thousandths of one GPU for each replica."
+    )
+    gpu_memory_mib = serializers.IntegerField(source="shown.gpu_memory_mib", allow_null=True)
+    tiers = serializers.ListField(
+        child=serializers.CharField(),
+        source="shown.tiers",
+        help_text="Empty where capabilities are asked for.",
+    )
+    asked = serializers.CharField(source="shown.asked", help_text="What was asked for, in words.")
+    array = ArrayOut(source="shown.array", allow_null=True)
     wait_s = serializers.FloatField(source="shown.wait_s", allow_null=True)
     run_s = serializers.FloatField(source="shown.run_s", allow_null=True)
 
@@ -78,13 +99,28 @@ class Shown:
 
     def __init__(self, workload: Workload, now: datetime, why: Explanation | None) -> None:
         assert workload.spec is not None
-        request = workload.spec.document["request"]
-        self.gpus = request["replicas_max"] * request["gpus_per_replica"]
-        self.tiers = request["tiers"]
+        request = request_of(workload.spec.document)
+        self.gpus = request.replicas_max * request.gpus_per_replica
+        self.share, self.gpu_memory_mib = request.share, request.gpu_memory_mib
+        self.tiers = request.tiers
+        self.asked = asked_text(request)
+        self.array = array_of(workload, request)
         self.headline = why.headline if why else ""
         until = workload.ended_at or now
         self.wait_s = _seconds(workload.queued_at, workload.started_at or until)
         self.run_s = _seconds(workload.started_at, until)
+
+
+def array_of(workload: Workload, request: Request) -> dict[str, Any] | None:
+    """Which member of which array it is."""
+    if workload.array is None or request.array is None:
+        return None
+    return {
+        "id": workload.array.public_id,
+        "index": workload.array_index,
+        "count": request.array.count,
+        "parallel": request.array.parallel,
+    }
 
 
 def _seconds(since: datetime | None, until: datetime) -> float | None:

@@ -11,11 +11,11 @@ from rest_framework.views import APIView
 from gpuyard.audit.api import EventOut
 from gpuyard.core.idempotency import idempotent
 from gpuyard.core.pagination import RankPages
-from gpuyard.core.rest import Input, Output, PagedView, Text, actor_of, body, query
+from gpuyard.core.rest import Flag, Input, Output, PagedView, Text, actor_of, body, query
 from scheduling.api.shapes import WorkloadRow, workloads_show
 from scheduling.outputs import stream_read
 from scheduling.selectors import queue_list, workload_events, workload_get
-from scheduling.services import workload_stop
+from scheduling.services import array_stop, workload_stop
 
 
 class WorkloadStopView(APIView):
@@ -23,14 +23,16 @@ class WorkloadStopView(APIView):
 
     class In(Input):
         reason = Text(max_length=400, allow_blank=True, default="")
+        whole_array = Flag(default=False, help_text="Every member of its array that has not ended.")
 
     @extend_schema(operation_id="workload_stop", request=In, responses=WorkloadRow)
     @idempotent
     def post(self, request: Request, public_id: str) -> Response:
         actor = actor_of(request)
         workload = workload_get(actor, public_id)
-        reason = body(request, self.In)["reason"]
-        workload_stop(actor=actor, workload=workload, reason=reason)
+        asked = body(request, self.In)
+        stop = array_stop if asked["whole_array"] else workload_stop
+        stop(actor=actor, workload=workload, reason=asked["reason"])
         (shown,) = workloads_show(actor, [workload_get(actor, public_id)])
         return Response(WorkloadRow(shown).data)
 

@@ -72,6 +72,7 @@ class World:
         factories.cost_rate(self.tier)
         self.node = factories.node(self.tier, gpus=4, since=clock.now() - timedelta(hours=1))
         self.pool = self.node.pool
+        self.domain = factories.domain("rack")
         self.ours = Side("ours", self.tier, self.node)
         self.theirs = Side("theirs", self.tier, self.node)
         SchedulingPolicyVersion.objects.create(
@@ -104,6 +105,7 @@ class World:
             "node": self.node.public_id,
             "version": "0",
             "grant": str(self.ours.grant.pk),
+            "domain": str(self.domain.pk),
             "token": str(self.ours.token.pk),
         }
         head, mark, rest = route.partition("<")

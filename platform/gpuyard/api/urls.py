@@ -7,7 +7,17 @@ from billing.api import CostsCsvView, CostsView
 from gpuyard.api.cases import CaseDecisionView, CasesView, CaseView, CaseWithdrawView
 from gpuyard.api.views import NothingView, RootView
 from gpuyard.api.workloads import WorkloadsView, WorkloadView
-from gpuyard.fleet.api import JoinTokensView, NodeCordonView, NodeDrainView, NodeUncordonView, PoolsView
+from gpuyard.fleet.api import (
+    DomainsView,
+    DomainView,
+    JoinTokensView,
+    NodeCordonView,
+    NodeDomainView,
+    NodeDrainView,
+    NodeLabelsView,
+    NodeUncordonView,
+    PoolsView,
+)
 from scheduling.api.bands import BandGrantRevokeView, BandGrantsView
 from scheduling.api.check import RequestCheckView
 from scheduling.api.fleet import NodesView, NodeView, PassesView, QuotasView, TiersView
@@ -70,6 +80,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("nodes/<str:public_id>/cordon", NodeCordonView.as_view(), name="api-node-cordon"),
     path("nodes/<str:public_id>/drain", NodeDrainView.as_view(), name="api-node-drain"),
     path("nodes/<str:public_id>/uncordon", NodeUncordonView.as_view(), name="api-node-uncordon"),
+    path("nodes/<str:public_id>/labels", NodeLabelsView.as_view(), name="api-node-labels"),
+    path("nodes/<str:public_id>/domain", NodeDomainView.as_view(), name="api-node-domain"),
+    path("fabric-domains", DomainsView.as_view(), name="api-fabric-domains"),
+    path("fabric-domains/<uuid:domain_id>", DomainView.as_view(), name="api-fabric-domain"),
     path("join-tokens", JoinTokensView.as_view(), name="api-join-tokens"),
     path("costs", CostsView.as_view(), name="api-costs"),
     path("costs.csv", CostsCsvView.as_view(), name="api-costs-csv"),

@@ -66,7 +66,7 @@ def workload_detail(actor: User, public_id: str) -> dict[str, Any]:
     attempt = attempt_list(actor, workload).last()
     facts = _Facts(workload)
     facts.verdict = verdict_explain(actor, workload) if verdict_of(workload) else None
-    facts.case = case_of(actor, CASE_SUBJECT, workload.pk)
+    facts.case = case_of(actor, CASE_SUBJECT, workload.case_subject_id)
     facts.attempt = attempt
     facts.healthy = is_healthy(workload, attempt)
     facts.cost = _cost(actor, workload)
@@ -110,6 +110,7 @@ class WorkloadsView(PagedView):
         kind = serializers.ChoiceField(Kind.choices, required=False)
         owner = serializers.CharField(required=False, help_text="The id of a user, or `me`.")
         tier = serializers.CharField(required=False)
+        array = serializers.CharField(required=False, help_text="The id of an array: its members.")
         q = serializers.CharField(
             required=False, allow_blank=True, help_text="A part of the name, or how the id begins."
         )
@@ -142,6 +143,7 @@ class WorkloadsView(PagedView):
             owner=asked.get("owner", ""),
             tier=asked.get("tier", ""),
             search=asked.get("q", ""),
+            array=asked.get("array", ""),
         )
         rows = workload_list(actor, filters)
         return self.page(request, rows, WorkloadRow, lambda page: workloads_show(actor, page))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from typing import ClassVar
+from uuid import UUID
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -15,9 +16,17 @@ from rest_framework.views import APIView
 from gpuyard.core.idempotency import idempotent
 from gpuyard.core.pagination import RankPages
 from gpuyard.core.rest import Input, Output, PagedView, Text, Whole, actor_of, body
+from gpuyard.fleet.labels import LONGEST_LABEL
 from gpuyard.fleet.models import Node, NodeState
-from gpuyard.fleet.selectors import node_get, pool_get, pool_list
+from gpuyard.fleet.selectors import domain_list, node_get, pool_get, pool_list
 from gpuyard.fleet.services import join_token_create, node_cordon, node_drain, node_uncordon
+from gpuyard.fleet.topology import (
+    MOST_LABELS,
+    domain_create,
+    domain_delete,
+    node_domain_set,
+    node_labels_set,
+)
 
 MOST_NODES = 10_000
 
@@ -27,12 +36,20 @@ class PoolOut(Output):
     name = serializers.CharField()
 
 
+class DomainRef(Output):
+    id = serializers.UUIDField()
+    level = serializers.CharField()
+    name = serializers.CharField()
+
+
 class NodeOut(Output):
     """A server. Cordoned: nothing new starts there; draining: until it is empty."""
 
     id = serializers.CharField(source="public_id")
     name = serializers.CharField()
     pool = PoolOut()
+    labels = serializers.ListField(child=serializers.CharField())
+    domain = DomainRef(allow_null=True)
     state = serializers.ChoiceField(NodeState.choices)
     cordoned = serializers.BooleanField()
     draining = serializers.BooleanField()
@@ -105,6 +122,74 @@ class NodeUncordonView(_NodeAct):
     @idempotent
     def post(self, request: Request, public_id: str) -> Response:
         return self._do(request, public_id, body(request, self.In)["reason"])
+
+
+class NodeLabelsView(APIView):
+    """Replaces the labels of a node, which requests may ask for or exclude."""
+
+    class In(Input):
+        labels = serializers.ListField(child=Text(max_length=LONGEST_LABEL), max_length=MOST_LABELS)
+        reason = Text(max_length=200, allow_blank=True, default="")
+
+    @extend_schema(operation_id="node_labels_set", request=In, responses=NodeOut)
+    @idempotent
+    def post(self, request: Request, public_id: str) -> Response:
+        actor, asked = actor_of(request), body(request, self.In)
+        node_labels_set(actor=actor, node_id=node_get(actor, public_id).pk, **asked)
+        return Response(NodeOut(node_get(actor, public_id)).data)
+
+
+class NodeDomainView(APIView):
+    """Puts a node into a domain of the fabric; null takes it out."""
+
+    class In(Input):
+        domain = serializers.UUIDField(allow_null=True)
+        reason = Text(max_length=200, allow_blank=True, default="")
+
+    @extend_schema(operation_id="node_domain_set", request=In, responses=NodeOut)
+    @idempotent
+    def post(self, request: Request, public_id: str) -> Response:
+        actor, asked = actor_of(request), body(request, self.In)
+        node_id = node_get(actor, public_id).pk
+        node_domain_set(actor=actor, node_id=node_id, domain_id=asked["domain"], reason=asked["reason"])
+        return Response(NodeOut(node_get(actor, public_id)).data)
+
+
+class DomainOut(DomainRef):
+    """A domain of the fabric, such as a rack, and the one that it is inside of."""
+
+    inside = DomainRef(source="parent", allow_null=True)
+
+
+class DomainsView(PagedView):
+    """The domains of the fabric, and making new ones."""
+
+    pagination_class = RankPages
+
+    class In(Input):
+        level = Text(max_length=32, help_text="Any word, such as rack, block or zone.")
+        name = Text(max_length=64)
+        inside = serializers.UUIDField(allow_null=True, default=None)
+        reason = Text(max_length=200, allow_blank=True, default="")
+
+    @extend_schema(operation_id="fabric_domains_list", responses=DomainOut(many=True))
+    def get(self, request: Request) -> Response:
+        return self.page(request, domain_list(actor_of(request)), DomainOut)
+
+    @extend_schema(operation_id="fabric_domains_create", request=In, responses={201: DomainOut})
+    @idempotent
+    def post(self, request: Request) -> Response:
+        domain = domain_create(actor=actor_of(request), **body(request, self.In))
+        return Response(DomainOut(domain).data, status=201)
+
+
+class DomainView(APIView):
+    """Takes an empty domain away."""
+
+    @extend_schema(operation_id="fabric_domain_delete", responses={204: None})
+    def delete(self, request: Request, domain_id: UUID) -> Response:
+        domain_delete(actor=actor_of(request), domain_id=domain_id)
+        return Response(status=204)
 
 
 class JoinTokensView(APIView):

@@ -21,12 +21,13 @@ FREEZE_COUNT = 3
 
 def node_list(actor: User) -> QuerySet[Node]:
     """All nodes that are not retired, by name."""
-    return Node.objects.exclude(state=NodeState.RETIRED).select_related("pool").order_by("name")
+    return Node.objects.exclude(state=NodeState.RETIRED).select_related("pool", "domain").order_by("name")
 
 
 def node_get(actor: User, public_id: str) -> Node:
     """One node, retired ones included."""
-    node = Node.objects.select_related("pool").filter(public_id=text_for_lookup(public_id)).first()
+    nodes = Node.objects.select_related("pool", "domain__parent__parent")
+    node = nodes.filter(public_id=text_for_lookup(public_id)).first()
     if node is None:
         raise NotFound("node_unknown", _("There is no such node."))
     return node
@@ -78,6 +79,11 @@ def pool_get(actor: User, public_id: str) -> Pool:
 def tier_list(actor: User) -> QuerySet[Tier]:
     """All tiers, the dearest first."""
     return Tier.objects.order_by("-cost_rank", "name")
+
+
+def domain_list(actor: User) -> QuerySet[FabricDomain]:
+    """All domains of the fabric, by level and name."""
+    return FabricDomain.objects.select_related("parent").order_by("level", "name")
 
 
 def fabric_levels() -> list[str]:

@@ -72,7 +72,7 @@ def build(actor: User, workload: Workload, *, tab: str, rank: str) -> WorkloadPa
         workload=workload,
         spec=spec_parse(workload.spec.document),
         attempts=list(attempt_list(actor, workload)),
-        case=case_of(actor, "workload", workload.pk),
+        case=case_of(actor, "workload", workload.case_subject_id),
         as_of=clock.now(),
     )
     events = list(workload_events(actor, workload))
