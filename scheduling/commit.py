@@ -1,31 +1,40 @@
-"""Commits a plan: one transaction, all or nothing, each start rechecked against what happened meanwhile.
+"""Commits a plan: one transaction, all or nothing, each decision rechecked against what happened meanwhile.
 
-Order of locks, here and everywhere: nodes by id, then workloads, then allocations.
+Order of locks, here and everywhere: nodes by id, then workloads, then allocations. A start gets all its GPUs or none;
+a claim is stored together with the stops of those who must leave for it, or neither is. What does not survive is
+refused with a reason, and the rest goes on.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
 from uuid import UUID
 
-from django.db import connection, transaction
-from psycopg.types.json import Jsonb
+from django.db import transaction
 
-from gpuyard.audit.services import Actor, event_draft, events_record
-from gpuyard.core import clock, ids
-from gpuyard.core.bulk import instances_insert
-from gpuyard.core.money import SLOTS_PER_GPU, units_for
-from gpuyard.fleet.models import Gpu, Node
-from scheduling.engine.decisions import Plan, ReplicaPlacement, Start
-from scheduling.loader import Loaded, attempt_numbers
-from scheduling.loader_fleet import node_unschedulable_reason
-from scheduling.models import Attempt, PortLease, Replica, SchedulerState, Verdict, Workload
-from scheduling.moments import from_us
+from gpuyard.audit.models import Event
+from gpuyard.audit.services import Actor, Subject, event_draft, events_record
+from gpuyard.core import clock
+from gpuyard.fleet.selectors import fleet_silence
+from scheduling import judging
+from scheduling.engine.decisions import STOP_CONSOLIDATE, Claim, Grow, Plan, Policy, Start
+from scheduling.evicting import (
+    Leaving,
+    evictions_store,
+    leaving_events,
+    leaving_read,
+    leaving_store,
+    nodes_of,
+    stops_by_claim,
+)
+from scheduling.loader import Loaded
+from scheduling.locked import Headroom, cards_read, rooms_lock, subjects_lock
+from scheduling.models import SchedulerState, Verdict, Workload
+from scheduling.placing import Placer, Placing, attempts_read, counters_move, placings_store
 from scheduling.records import Timings, pass_record
-from scheduling.states import AttemptState, ReplicaState, WorkloadState
+from scheduling.states import AttemptState, WorkloadState
 
 
 class Overtaken(Exception):
@@ -38,33 +47,27 @@ class Committed:
 
     pass_number: int
     started: list[UUID] = field(default_factory=list)
+    claimed: list[UUID] = field(default_factory=list)
+    grown: list[UUID] = field(default_factory=list)
+    stopped: list[UUID] = field(default_factory=list)
     refused: dict[UUID, str] = field(default_factory=dict)
 
-
-@dataclass
-class _Placed:
-    """The rows of one start, ready to be inserted."""
-
-    workload: Workload
-    attempt: Attempt
-    replicas: list[Replica]
-    ports: list[PortLease]
-    gpu_ids: list[tuple[Replica, UUID]]  # one for each GPU
+    @property
+    def actor(self) -> Actor:
+        return Actor(label=f"pass {self.pass_number}")
 
 
 def plan_commit(loaded: Loaded, plan: Plan, timings: Timings) -> Committed:
-    """Stores a plan's starts and verdicts; raises `Overtaken`, having changed nothing, if it comes too late."""
+    """Stores what a plan decided; raises `Overtaken`, having changed nothing, if it comes too late."""
     with transaction.atomic():
         done = Committed(pass_number=loaded.pass_number + 1)
         _fence(done.pass_number)
-        nodes = _nodes_lock(plan.starts)
-        workloads = _workloads_lock(plan.starts)
-        placed = _place_all(plan.starts, nodes, workloads, done)
-        placed = _insert(placed, done)
-        _counters_move(placed)
-        _workloads_start(placed, done)
-        changed = _verdicts_store(plan, done)
-        if changed or plan.starts or plan.claims or plan.stops or plan.grows:
+        acts = bool(plan.starts or plan.claims or plan.stops or plan.grows)
+        if acts:
+            placings, leaving = _Batch(plan, loaded.policy, done).store()
+            _account(placings, leaving, done)
+        changed = judging.verdicts_store(plan, done.pass_number, done.refused)
+        if changed or acts:
             pass_record(loaded, plan, timings, started=len(done.started), refused=done.refused)
     return done
 
@@ -77,315 +80,164 @@ def _fence(number: int) -> None:
         raise Overtaken
 
 
-def _nodes_lock(starts: Sequence[Start]) -> dict[UUID, Node]:
-    wanted = {UUID(replica.node_id) for start in starts for replica in start.replicas}
-    rows = Node.objects.filter(id__in=wanted).order_by("id").select_for_update(no_key=True)
-    return {node.id: node for node in rows}
+# --- Preparing and storing ---------------------------------------------------------------------------------------
 
 
-def _workloads_lock(starts: Sequence[Start]) -> dict[UUID, Workload]:
-    wanted = [UUID(start.workload_id) for start in starts]
-    rows = (
-        Workload.objects.filter(id__in=wanted, state=WorkloadState.WAITING)
-        .select_related("spec")
-        .order_by("id")
-        .select_for_update(of=("self",), no_key=True)
-    )
-    return {workload.id: workload for workload in rows}
+class _Batch:
+    """What one plan places and stops, after the locks: prepared once, stored until all that is left of it holds."""
 
-
-# --- Rechecks and rows ------------------------------------------------------------------------------------
-
-
-class _Headroom:
-    """What the locked nodes still have, counted down as starts are placed."""
-
-    def __init__(self, nodes: dict[UUID, Node]) -> None:
-        self.nodes = nodes
-        self._cpu_m = {node.id: node.cpu_total_m - node.cpu_used_m for node in nodes.values()}
-        self._memory_mib = {node.id: node.memory_total_mib - node.memory_used_mib for node in nodes.values()}
-        self._taken: dict[UUID, set[int]] = defaultdict(set)
-        for node_id, port in PortLease.objects.filter(node__in=nodes).values_list("node_id", "port"):
-            self._taken[node_id].add(port)
-
-    def objection(self, start: Start, ports_each: int) -> str | None:
-        """Why a start can no longer be stored, as a word; None if it can."""
-        need_cpu: dict[UUID, int] = defaultdict(int)
-        need_memory: dict[UUID, int] = defaultdict(int)
-        need_ports: dict[UUID, int] = defaultdict(int)
-        for replica in start.replicas:
-            node_id = UUID(replica.node_id)
-            node = self.nodes.get(node_id)
-            if node is None or node.epoch != replica.node_epoch or node_unschedulable_reason(node):
-                return "node_changed"
-            need_cpu[node_id] += replica.cpu_m
-            need_memory[node_id] += replica.memory_mib
-            need_ports[node_id] += ports_each
-        for node_id in need_cpu:
-            if need_cpu[node_id] > self._cpu_m[node_id] or need_memory[node_id] > self._memory_mib[node_id]:
-                return "node_full"
-            if need_ports[node_id] > len(self._free_ports(node_id, need_ports[node_id])):
-                return "no_free_port"
-        return None
-
-    def take(self, replica: ReplicaPlacement, ports: int) -> list[int]:
-        """Counts a replica in; returns its ports."""
-        node_id = UUID(replica.node_id)
-        self._cpu_m[node_id] -= replica.cpu_m
-        self._memory_mib[node_id] -= replica.memory_mib
-        chosen = self._free_ports(node_id, ports)
-        self._taken[node_id].update(chosen)
-        return chosen
-
-    def _free_ports(self, node_id: UUID, count: int) -> list[int]:
-        node = self.nodes[node_id]
-        free: list[int] = []
-        for port in range(node.port_low, node.port_high + 1 if node.port_high else 0):
-            if len(free) == count:
-                break
-            if port not in self._taken[node_id]:
-                free.append(port)
-        return free
-
-
-def _place_all(
-    starts: Sequence[Start], nodes: dict[UUID, Node], workloads: dict[UUID, Workload], done: Committed
-) -> list[_Placed]:
-    headroom = _Headroom(nodes)
-    numbers = attempt_numbers(list(workloads))
-    tokens = iter(_fencing_tokens(sum(len(start.replicas) for start in starts)))
-    placed: list[_Placed] = []
-    for start in starts:
-        workload_id = UUID(start.workload_id)
-        workload = workloads.get(workload_id)
-        if workload is None:
-            done.refused[workload_id] = "no_longer_waiting"
-            continue
-        names = _port_names(workload, len(start.replicas))
-        if objection := headroom.objection(start, len(names)):
-            done.refused[workload_id] = objection
-            continue
-        attempt = Attempt(
-            workload=workload,
-            number=numbers[workload_id],
-            state=AttemptState.STARTING,
+    def __init__(self, plan: Plan, policy: Policy, done: Committed) -> None:
+        self.plan, self.done = plan, done
+        self.decided: list[Start | Claim | Grow] = [*plan.starts, *plan.grows, *plan.claims]
+        replicas = [replica for one in self.decided for replica in one.replicas]
+        rooms = rooms_lock({*(replica.node_id for replica in replicas), *nodes_of(plan.stops)})
+        self.subjects = subjects_lock(one.workload_id for one in (*self.decided, *plan.stops))
+        self.now: datetime = clock.now()  # after the locks: not before a sync that has been metered
+        attempts = attempts_read(self.subjects)
+        self.leaving = leaving_read(plan.stops, self.subjects, attempts)
+        shared = {gpu_id for replica in replicas if replica.slots < 1000 for gpu_id in replica.gpu_ids}
+        self.headroom = Headroom(rooms, shared, self._nodes_with_ports())
+        self.placer = Placer(
+            subjects=self.subjects,
+            attempts=attempts,
+            headroom=self.headroom,
+            cards=cards_read(gpu_id for replica in replicas for gpu_id in replica.gpu_ids),
+            policy=policy,
             pass_number=done.pass_number,
-            tier_id=UUID(start.tier_id),
-            borrowed=start.borrowed,
-            band=workload.band if start.why_now.get("rule") == "band" else 0,
-            why_now=dict(start.why_now),
-            why_here=dict(start.why_here),
         )
-        rows = _Placed(workload, attempt, [], [], [])
-        for replica in start.replicas:
-            _replica_rows(rows, replica, names, headroom, next(tokens))
-        placed.append(rows)
-    return placed
+        self.needed_by = stops_by_claim(plan.stops, plan.claims)
+        self.is_frozen = bool(plan.stops) and fleet_silence(self.now).is_frozen
+
+    def _nodes_with_ports(self) -> Iterable[str]:
+        for one in self.decided:
+            subject = self.subjects.get(one.workload_id)
+            if len(one.replicas) > 1 or isinstance(one, Grow) or (subject and subject.ports):
+                yield from (replica.node_id for replica in one.replicas)
+
+    def store(self) -> tuple[list[Placing], list[Leaving]]:
+        """Returns what was stored. A gang that comes back short is left out with its stops, and the rest go on."""
+        placings = self._prepare()
+        while True:
+            placings = self._consistent(placings)
+            leaving = self._leaving_for(placings)
+            savepoint = transaction.savepoint()
+            leaving_store(leaving, self.now)
+            short = placings_store(placings)
+            if not short:
+                transaction.savepoint_commit(savepoint)
+                return placings, leaving
+            transaction.savepoint_rollback(savepoint)
+            for one in short:
+                self._refuse(one.decided, "gpu_taken")
+            gone = {id(one) for one in short}
+            placings = [one for one in placings if id(one) not in gone]
+
+    def _prepare(self) -> list[Placing]:
+        """Starts and growth first: what leaves counts as room for claims only."""
+        for one in self.leaving:
+            for held in one.replicas if one.attempt.state != AttemptState.CLAIMING else ():
+                self.headroom.leave(held.node_id, held.id, held.cpu_m, held.memory_mib)
+        grace_s = max((one.victim.grace_s for one in self.leaving), default=0)
+        moved = {one.victim.id for one in self.leaving if one.is_whole}
+        found = []
+        for decided in self.decided:
+            objection = self.placer.objection(decided, is_moved=decided.workload_id in moved)
+            if objection is None and self.is_frozen and isinstance(decided, Claim):
+                objection = "evictions_frozen"
+            placing = None if objection else self.placer.place(decided, grace_s=grace_s)
+            if placing is None:
+                self._refuse(decided, objection or "gpu_taken")
+            else:
+                found.append(placing)
+        return found
+
+    def _refuse(self, decided: Start | Claim | Grow, reason: str) -> None:
+        self.done.refused[UUID(decided.workload_id)] = reason
+
+    def _leaving_for(self, placings: Sequence[Placing]) -> list[Leaving]:
+        """What must still leave: for a claim that is still there, or for none in particular."""
+        kept = {one.subject.id for one in placings if one.is_claim}
+        needed = {
+            id(stop)
+            for place, stop in enumerate(self.plan.stops)
+            if not self.needed_by[place]
+            or any(self.plan.claims[by].workload_id in kept for by in self.needed_by[place])
+        }
+        return [] if self.is_frozen else [one for one in self.leaving if id(one.stop) in needed]
+
+    def _consistent(self, placings: list[Placing]) -> list[Placing]:
+        """Moved work is moved whole: where its claim fell, what it was to make room for falls too, and vice versa."""
+        while True:
+            kept = {one.subject.id for one in placings if one.is_claim}
+            leaving = {one.victim.id for one in self._leaving_for(placings) if one.is_whole}
+            homeless = {
+                by
+                for place, stop in enumerate(self.plan.stops)
+                if stop.reason == STOP_CONSOLIDATE and stop.workload_id not in kept
+                for by in self.needed_by[place]
+            }
+            fallen = {self.plan.claims[by].workload_id for by in homeless} | {
+                one.subject.id
+                for one in placings
+                if one.is_claim
+                and one.subject.state != WorkloadState.WAITING
+                and one.subject.id not in leaving
+            }
+            dropped = [one for one in placings if one.is_claim and one.subject.id in fallen]
+            if not dropped:
+                return placings
+            for one in dropped:
+                self._refuse(one.decided, "move_incomplete")
+            placings = [one for one in placings if not (one.is_claim and one.subject.id in fallen)]
 
 
-def _port_names(workload: Workload, replicas: int) -> list[tuple[str, str]]:
-    """(name, health path) of each port that a replica needs. A gang needs one to meet at."""
-    assert workload.spec is not None
-    names = [
-        (port["name"], port.get("health_path") or "") for port in workload.spec.document.get("ports") or []
-    ]
-    if replicas > 1:
-        names.append(("rendezvous", ""))
-    return names
+# --- Accounting --------------------------------------------------------------------------------------------------
 
 
-def _replica_rows(
-    rows: _Placed, placement: ReplicaPlacement, names: list[tuple[str, str]], headroom: _Headroom, token: int
-) -> None:
-    replica = Replica(
-        attempt=rows.attempt,
-        index=placement.index,
-        spec=rows.workload.spec,
-        node_id=UUID(placement.node_id),
-        cpu_m=placement.cpu_m,
-        memory_mib=placement.memory_mib,
-        state=ReplicaState.ASSIGNED,
-        fencing_token=token,
+def _account(placings: Sequence[Placing], leaving: Sequence[Leaving], done: Committed) -> None:
+    """Counters, states and events of what was stored."""
+    for one in placings:
+        kind = {Start: done.started, Claim: done.claimed, Grow: done.grown}[type(one.decided)]
+        kind.append(UUID(one.subject.id))
+    done.stopped = [UUID(one.victim.id) for one in leaving]
+    counters_move(
+        (replica.node_id, replica.cpu_m, replica.memory_mib)
+        for one in placings
+        if not one.is_claim
+        for replica in one.decided.replicas
     )
-    rows.replicas.append(replica)
-    ports = headroom.take(placement, len(names))
-    for (name, health_path), port in zip(names, ports, strict=True):
-        rows.ports.append(
-            PortLease(node_id=replica.node_id, port=port, replica=replica, name=name, health_path=health_path)
-        )
-    rows.gpu_ids.extend((replica, UUID(gpu_id)) for gpu_id in placement.gpu_ids)
+    _workloads_start(done)
+    evictions_store(leaving, done.pass_number)
+    judging.leaving_verdicts_store([one for one in placings if one.is_claim], leaving, done.pass_number)
+    events_record([*_placing_events(placings, done), *leaving_events(leaving, done.actor)])
 
 
-def _fencing_tokens(count: int) -> list[int]:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT nextval('scheduling_fencing_token') FROM generate_series(1, %s)", [count])
-        return [row[0] for row in cursor.fetchall()]
-
-
-# --- Inserting ---------------------------------------------------------------------------------------------
-
-_ALLOCATE = """
-INSERT INTO scheduling_allocation (id, company_id, team_id, workload_id, attempt_id, replica_id, gpu_id, card,
-    is_instance, tier_id, slots, units, span, state)
-SELECT id, company_id, team_id, workload_id, attempt_id, replica_id, gpu_id, card, is_instance, tier_id,
-    int4multirange(int4range(0, %(slots)s)), units, tstzrange(yard_now(), NULL), 'held'
-FROM unnest(%(id)s::uuid[], %(company)s::uuid[], %(team)s::uuid[], %(workload)s::uuid[],
-            %(attempt)s::uuid[], %(replica)s::uuid[], %(gpu)s::uuid[], %(card)s::uuid[],
-            %(is_instance)s::smallint[], %(tier)s::uuid[], %(units)s::int[])
-  AS rows (id, company_id, team_id, workload_id, attempt_id, replica_id, gpu_id, card,
-           is_instance, tier_id, units)
-ON CONFLICT DO NOTHING RETURNING attempt_id
-"""
-
-
-def _insert(placed: list[_Placed], done: Committed) -> list[_Placed]:
-    """Inserts all rows; a gang that did not get all its GPUs gets none, and the rest goes on without it."""
-    gpus = {gpu.id: gpu for gpu in Gpu.objects.filter(id__in=[g for rows in placed for _, g in rows.gpu_ids])}
-    while placed:
-        savepoint = transaction.savepoint()
-        short = _insert_once(placed, gpus)
-        if not short:
-            transaction.savepoint_commit(savepoint)
-            return placed
-        transaction.savepoint_rollback(savepoint)
-        for rows in placed:
-            if rows.attempt.id in short:
-                done.refused[rows.workload.id] = "gpu_taken"
-        placed = [rows for rows in placed if rows.attempt.id not in short]
-    return placed
-
-
-def _insert_once(placed: list[_Placed], gpus: dict[UUID, Gpu]) -> set[UUID]:
-    """Returns the attempts that did not get all their GPUs."""
-    instances_insert([rows.attempt for rows in placed])
-    instances_insert([replica for rows in placed for replica in rows.replicas])
-    instances_insert([port for rows in placed for port in rows.ports])
-    wanted = [(rows, replica, gpus[gpu_id]) for rows in placed for replica, gpu_id in rows.gpu_ids]
-    values: dict[str, Any] = {
-        "slots": SLOTS_PER_GPU,
-        "id": [ids.uuid7() for _ in wanted],
-        "company": [rows.workload.company_id for rows, _, _ in wanted],
-        "team": [rows.workload.team_id for rows, _, _ in wanted],
-        "workload": [rows.workload.id for rows, _, _ in wanted],
-        "attempt": [rows.attempt.id for rows, _, _ in wanted],
-        "replica": [replica.id for _, replica, _ in wanted],
-        "gpu": [gpu.id for _, _, gpu in wanted],
-        "card": [gpu.card for _, _, gpu in wanted],
-        "is_instance": [gpu.is_instance for _, _, gpu in wanted],
-        "tier": [gpu.tier_id for _, _, gpu in wanted],
-        "units": [gpu_units(gpu) for _, _, gpu in wanted],
-    }
-    with connection.cursor() as cursor:
-        cursor.execute(_ALLOCATE, values)
-        stored: dict[UUID, int] = defaultdict(int)
-        for (attempt_id,) in cursor.fetchall():
-            stored[attempt_id] += 1
-    return {rows.attempt.id for rows in placed if stored[rows.attempt.id] < len(rows.gpu_ids)}
-
-
-def gpu_units(gpu: Gpu) -> int:
-    """What holding all of a GPU or MIG instance counts for, in 1/7000 GPU."""
-    return units_for(compute_slices=gpu.compute_slices, card_slices=gpu.card_slices)
-
-
-def _counters_move(placed: Iterable[_Placed]) -> None:
-    used: dict[UUID, list[int]] = defaultdict(lambda: [0, 0])
-    for rows in placed:
-        for replica in rows.replicas:
-            used[replica.node_id][0] += replica.cpu_m
-            used[replica.node_id][1] += replica.memory_mib
-    if not used:
-        return
-    node_ids = sorted(used)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE fleet_node SET cpu_used_m = cpu_used_m + taken.cpu,"
-            " memory_used_mib = memory_used_mib + taken.memory"
-            " FROM unnest(%s::uuid[], %s::int[], %s::bigint[]) AS taken (id, cpu, memory)"
-            " WHERE fleet_node.id = taken.id",
-            [node_ids, [used[n][0] for n in node_ids], [used[n][1] for n in node_ids]],
-        )
-
-
-def _workloads_start(placed: Sequence[_Placed], done: Committed) -> None:
+def _workloads_start(done: Committed) -> None:
     """The workloads are locked and were seen waiting, so that this UPDATE finds every one of them."""
-    done.started = [rows.workload.id for rows in placed]
-    if not placed:
+    if not done.started:
         return
     moved = Workload.objects.filter(id__in=done.started, state=WorkloadState.WAITING).update(
         state=WorkloadState.STARTING, state_reason=""
     )
-    assert moved == len(placed), "a locked workload left the waiting state"
-    events_record(
-        [
-            event_draft(
-                actor=Actor(label=f"pass {done.pass_number}"),
-                company_id=rows.workload.company_id,
-                action="workload.start",
-                subject=rows.workload,
-                old={"state": WorkloadState.WAITING},
-                new={
-                    "state": WorkloadState.STARTING,
-                    "attempt": rows.attempt.number,
-                    "borrowed": rows.attempt.borrowed,
-                    "gpus": len(rows.gpu_ids),
-                },
-            )
-            for rows in placed
-        ]
-    )
-
-
-# --- Verdicts ----------------------------------------------------------------------------------------------
-
-_VERDICTS = """
-INSERT INTO scheduling_verdict (workload_id, pass_number, position, blockers, smallest_change, eta, eta_basis,
-  decided_at)
-SELECT waiting.id, %(pass)s, rows.position, rows.blockers, rows.change, rows.eta, rows.basis, yard_now()
-FROM unnest(%(workload)s::uuid[], %(position)s::int[], %(blockers)s::jsonb[], %(change)s::jsonb[],
-            %(eta)s::timestamptz[], %(basis)s::text[]) AS rows (id, position, blockers, change, eta, basis)
-JOIN scheduling_workload waiting ON waiting.id = rows.id AND waiting.state = 'waiting'
-ON CONFLICT (workload_id) DO UPDATE SET pass_number = excluded.pass_number, position = excluded.position,
-  blockers = excluded.blockers, smallest_change = excluded.smallest_change, eta = excluded.eta,
-  eta_basis = excluded.eta_basis, decided_at = excluded.decided_at
-WHERE (scheduling_verdict.position, scheduling_verdict.blockers, scheduling_verdict.smallest_change,
-       scheduling_verdict.eta, scheduling_verdict.eta_basis)
-  IS DISTINCT FROM (excluded.position, excluded.blockers, excluded.smallest_change, excluded.eta,
-                    excluded.eta_basis)
-"""
-
-
-def _verdicts_store(plan: Plan, done: Committed) -> int:
-    """Writes the verdicts that changed and returns how many; those of started workloads go in this same transaction."""
+    assert moved == len(done.started), "a locked workload left the waiting state"
     Verdict.objects.filter(workload__in=done.started).delete()
-    rows = [
-        (
-            UUID(verdict.workload_id),
-            verdict.position,
-            [{"code": blocker.code, "data": dict(blocker.data)} for blocker in verdict.blockers],
-            dict(verdict.smallest_change) if verdict.smallest_change else None,
-            from_us(verdict.eta_us) if verdict.eta_us is not None else None,
-            verdict.eta_basis or "",
+
+
+def _placing_events(placings: Iterable[Placing], done: Committed) -> Iterable[Event]:
+    for one in placings:
+        told: dict[str, object] = {"attempt": one.number, "gpus": len(one.allocations)}
+        if isinstance(one.decided, Grow):
+            action, old, told = "workload.grow", None, {**told, "replicas": len(one.replicas)}
+        elif isinstance(one.decided, Claim):
+            action, old, told = "workload.claim", None, {**told, "borrowed": one.decided.borrowed}
+        else:
+            action, old = "workload.start", {"state": WorkloadState.WAITING}
+            told = {"state": WorkloadState.STARTING, **told, "borrowed": one.decided.borrowed}
+        yield event_draft(
+            actor=done.actor,
+            company_id=UUID(one.subject.company_id),
+            action=action,
+            subject=Subject("workload", UUID(one.subject.id), one.subject.label),
+            old=old,
+            new=told,
         )
-        for verdict in plan.verdicts
-    ]
-    rows.extend(
-        (workload_id, 0, [{"code": "changed_meanwhile", "data": {"what": reason}}], None, None, "")
-        for workload_id, reason in done.refused.items()
-    )
-    if not rows:
-        return 0
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _VERDICTS,
-            {
-                "pass": done.pass_number,
-                "workload": [row[0] for row in rows],
-                "position": [row[1] for row in rows],
-                "blockers": [Jsonb(row[2]) for row in rows],
-                "change": [Jsonb(row[3]) if row[3] else None for row in rows],
-                "eta": [row[4] for row in rows],
-                "basis": [row[5] for row in rows],
-            },
-        )
-        return int(cursor.rowcount)

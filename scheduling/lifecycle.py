@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from gpuyard.audit.services import Actor
 from gpuyard.core import clock
@@ -21,6 +22,7 @@ from gpuyard.core.models import User
 from gpuyard.core.text import text_shortened
 from gpuyard.fleet.models import Node
 from scheduling.agents.protocol import ReplicaReport
+from scheduling.claims import claims_end_of
 from scheduling.ledger import allocations_running, allocations_stopping
 from scheduling.models import Attempt, Replica, Workload
 from scheduling.outcomes import (
@@ -96,7 +98,7 @@ def _target(replica: Replica, report: ReplicaReport) -> str:
 
 
 def _is_told_to_stop(replica: Replica) -> bool:
-    return replica.attempt.state == AttemptState.STOPPING
+    return bool(replica.released) or replica.attempt.state == AttemptState.STOPPING
 
 
 def _facts(replica: Replica, report: ReplicaReport, window: Window) -> dict[str, Any]:
@@ -153,7 +155,8 @@ def attempt_roll_up(*, attempt_id: UUID, now: datetime) -> bool:
     replicas = list(attempt.replicas.select_related("node").order_by("index"))
     if attempt.state == AttemptState.ENDED:
         return False
-    if attempt.state != AttemptState.STOPPING and (cause := cause_of(_exits(replicas))):
+    members = _members(replicas)
+    if attempt.state != AttemptState.STOPPING and (cause := cause_of(_exits(members))):
         reason, guilty = cause
         _stop_begin(
             workload,
@@ -161,15 +164,20 @@ def attempt_roll_up(*, attempt_id: UUID, now: datetime) -> bool:
             replicas,
             reason,
             now,
-            told=cause_text(reason, guilty, len(replicas)),
+            told=cause_text(reason, guilty, len(members)),
             exit_code=guilty.exit_code if reason == EndReason.REPLICA_FAILED else None,
         )
     if all(replica.state == ReplicaState.EXITED for replica in replicas):
         _finish(workload, attempt, replicas)
         return True
-    if attempt.state == AttemptState.STARTING and _is_running(replicas):
-        _run(workload, attempt, replicas)
+    if attempt.state == AttemptState.STARTING and _is_running(members):
+        _run(workload, attempt, members)
     return False
+
+
+def _members(replicas: list[Replica]) -> list[Replica]:
+    """Those whose ends count: not what was told to leave while the rest goes on."""
+    return [replica for replica in replicas if not replica.released] or replicas
 
 
 def _is_running(replicas: Iterable[Replica]) -> bool:
@@ -221,15 +229,16 @@ def _stop_begin(
 def _finish(workload: Workload, attempt: Attempt, replicas: list[Replica]) -> None:
     """Nothing of the attempt is left."""
     ended_at = max(replica.ended_at for replica in replicas if replica.ended_at)
-    starts = [replica.running_at for replica in replicas if replica.running_at]
-    running_at = attempt.running_at or (max(starts) if len(starts) == len(replicas) else None)
+    members = _members(replicas)
+    starts = [replica.running_at for replica in members if replica.running_at]
+    running_at = attempt.running_at or (max(starts) if len(starts) == len(members) else None)
     ended = workload_outcome(
         kind=workload.kind,
         end_reason=attempt.end_reason,
         was_running=running_at is not None,
         stopped_by_owner=workload.stop_requested_by_id == workload.owner_id,
         stop_requested=workload.stop_requested_by_id is not None,
-        exits=_exits(replicas),
+        exits=_exits(members),
         told=workload.state_reason,
         failed_code=workload.exit_code,
     )
@@ -251,6 +260,8 @@ def _finish(workload: Workload, attempt: Attempt, replicas: list[Replica]) -> No
         started_at=workload.started_at or running_at,
         ended_at=None if is_requeued else ended_at,
     )
+    if not is_requeued:
+        claims_end_of([workload.pk], clock.now(), EndReason.STOP_REQUESTED)  # it was to go on elsewhere
     wake()
 
 
@@ -269,17 +280,17 @@ def workload_stop_begin(*, workload_id: UUID, actor: User, reason: str = "") -> 
 
     Twice is once. `StaleState` if it is neither starting, running nor stopping.
     """
-    live = Attempt.objects.filter(workload=workload_id).exclude(state=AttemptState.ENDED).first()
-    if live is not None:
-        nodes_lock(attempt_nodes([live.pk]))
+    live = set(_live_attempts(workload_id).values_list("pk", flat=True))
+    nodes_lock(attempt_nodes(live))
     now = clock.now()  # after the locks: not before a sync that has been metered
     workload = _workload_lock(pk=workload_id)
     if workload.state == WorkloadState.STOPPING:
         _stop_join(workload, actor)
+        claims_end_of([workload.pk], now, EndReason.STOP_REQUESTED, actor)  # where it was to go on
         return workload
-    attempt = workload.attempts.exclude(state=AttemptState.ENDED).first()
+    attempt = _live_attempts(workload_id).first()
     is_placed = workload.state in (WorkloadState.STARTING, WorkloadState.RUNNING)
-    if not is_placed or attempt is None or live is None or attempt.pk != live.pk:
+    if not is_placed or attempt is None or attempt.pk not in live:
         raise StaleState()
     _stop_begin(
         workload,
@@ -292,6 +303,10 @@ def workload_stop_begin(*, workload_id: UUID, actor: User, reason: str = "") -> 
         stop_requested_by=actor,
     )
     return workload
+
+
+def _live_attempts(workload_id: UUID) -> QuerySet[Attempt]:
+    return Attempt.objects.filter(workload=workload_id).exclude(state=AttemptState.ENDED)
 
 
 def _stop_join(workload: Workload, actor: User) -> None:
@@ -307,6 +322,12 @@ def _stop_join(workload: Workload, actor: User) -> None:
 def attempt_nodes(attempt_ids: Iterable[UUID]) -> set[UUID]:
     """The nodes of the attempts' replicas: these never change."""
     return set(Replica.objects.filter(attempt__in=list(attempt_ids)).values_list("node_id", flat=True))
+
+
+def claims_nodes(workloads: QuerySet[Workload]) -> set[UUID]:
+    """The nodes on which they have claimed GPUs: to be locked before their rows."""
+    claiming = Attempt.objects.filter(workload__in=workloads, state=AttemptState.CLAIMING)
+    return attempt_nodes(claiming.values_list("pk", flat=True))
 
 
 def nodes_lock(node_ids: Iterable[UUID]) -> dict[UUID, Node]:

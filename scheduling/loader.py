@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -52,20 +52,25 @@ def snapshot_load(policy: Policy | None = None) -> Loaded:
         snapshot = engine.Snapshot(
             tiers=tiers,
             nodes=tuple(nodes_load(levels, domains)),
-            gpus=tuple(gpus_load(taken, {team.id: team.id for team in teams})),
+            gpus=tuple(gpus_load(taken, _scopes(teams, rules))),
             teams=teams,
             quotas=tuple(_quotas()),
             live=live,
             requests=tuple(requests_waiting(requests)),
-            running=tuple(running_load()),
+            running=tuple(running_load(rules.eviction_window_s)),
             placed=tuple(requests_placed(requests)),
-            evictions=tuple(evictions_load()),
+            evictions=tuple(evictions_load(rules.eviction_window_s)),
             mix=mix_load({tier.name: tier for tier in tiers}),
             levels=levels,
             usage=usage_rows(rules.usage_half_life_s, now),
             band_grants=tuple(_band_grants()),
         )
     return Loaded(snapshot, state.pass_number, now, rules)
+
+
+def _scopes(teams: Iterable[engine.Team], policy: Policy) -> dict[str, str]:
+    """Team → who may share a card with it: itself, or its company."""
+    return {team.id: team.path[0] if policy.share_scope == "company" else team.id for team in teams}
 
 
 def _tiers() -> Iterator[engine.Tier]:

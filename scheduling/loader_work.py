@@ -13,7 +13,6 @@ from scheduling.rows import rows_read
 
 MIX_WINDOW_S = 14 * 86_400
 MIX_SUBMISSIONS = 5_000
-EVICTION_WINDOW_S = 86_400
 
 # --- What is held ------------------------------------------------------------------------------------------
 
@@ -111,7 +110,7 @@ WHERE replicas IS NULL AND at > yard_now() - make_interval(secs => %(window_s)s)
 """
 
 
-def running_load(window_s: int = EVICTION_WINDOW_S) -> Iterator[engine.Running]:
+def running_load(window_s: int) -> Iterator[engine.Running]:
     """Workloads with a live attempt. One that is moved has two: the claiming one counts, its old one leaves."""
     last: engine.Running | None = None
     for workload_id, state, started_us, borrowed, evictions, checkpoint_us in rows_read(
@@ -124,7 +123,7 @@ def running_load(window_s: int = EVICTION_WINDOW_S) -> Iterator[engine.Running]:
         yield last
 
 
-def evictions_load(window_s: int = EVICTION_WINDOW_S) -> Iterator[engine.TeamEvictions]:
+def evictions_load(window_s: int) -> Iterator[engine.TeamEvictions]:
     """How often each team's work was taken back as a whole."""
     for team_id, count in rows_read(_TEAMS, window_s=window_s):
         yield engine.TeamEvictions(team_id, count)

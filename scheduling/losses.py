@@ -25,12 +25,13 @@ from gpuyard.core.models import User
 from gpuyard.fleet.models import Node, NodeState
 from gpuyard.fleet.selectors import Silence, fleet_silence, is_silent
 from gpuyard.fleet.services import node_lock, node_mark_lost, node_mark_ready
-from scheduling.ledger import allocations_back, allocations_lost, claims_drop
+from scheduling.claims import claims_end_on
+from scheduling.ledger import allocations_back, allocations_lost
 from scheduling.lifecycle import attempt_nodes, attempt_roll_up, nodes_lock
-from scheduling.models import Attempt, Replica
+from scheduling.models import Replica
 from scheduling.outcomes import ExitReason
-from scheduling.states import AttemptState, ReplicaState
-from scheduling.transitions import By, attempt_move, replica_end, replica_move
+from scheduling.states import ReplicaState
+from scheduling.transitions import By, replica_end, replica_move
 from scheduling.wake import wake
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ def node_lost(*, node_id: UUID) -> bool:
     now = clock.now()
     if node.state != NodeState.READY or not is_silent(node.last_sync_at, node.lease_s, now):
         return False
-    _claims_end(node, now)
+    claims_end_on(node.pk, now)
     allocations_lost(node.pk, node.last_sync_at or node.joined_at)
     for replica in _replicas(node, _ON_NODE):
         replica_move(replica.attempt.workload, replica, ReplicaState.LOST)
@@ -74,25 +75,6 @@ def node_back(node: Node, *, now: datetime) -> None:
         for replica in _replicas(node, (ReplicaState.LOST,)):
             _tell(replica, "workload.node_back")
     wake()
-
-
-def _claims_end(node: Node, now: datetime) -> None:
-    """A promise on a lost node is void, for the whole gang."""
-    attempts = list(
-        Attempt.objects.filter(state=AttemptState.CLAIMING, replicas__node=node)
-        .select_related("workload")
-        .order_by("id")
-        .distinct()
-    )
-    claims_drop([attempt.pk for attempt in attempts], now)
-    for attempt in attempts:
-        for replica in attempt.replicas.select_related("node").filter(state=ReplicaState.CLAIMING):
-            replica_move(
-                attempt.workload, replica, ReplicaState.EXITED, ended_at=now, exit_reason=ExitReason.NODE_LOST
-            )
-        attempt_move(
-            attempt.workload, attempt, AttemptState.ENDED, ended_at=now, end_reason=ExitReason.NODE_LOST
-        )
 
 
 def _tell(replica: Replica, action: str) -> None:

@@ -21,6 +21,10 @@ class EndReason(models.TextChoices):
     TIME_LIMIT = "time_limit", gettext_lazy("It reached its time limit")
     LEASE = "lease", gettext_lazy("Its node was cut off and ended it, as asked for")
     NODE_LOST = "node_lost", gettext_lazy("Its node was lost or restarted")
+    EVICTED = "evicted", gettext_lazy("Its GPUs were taken back")
+    # Of an attempt that only ever claimed.
+    CLAIM_EXPIRED = "claim_expired", gettext_lazy("The GPUs it was promised were not left in time")
+    NODE_CHANGED = "node_changed", gettext_lazy("A node that it was promised was taken out of service")
 
 
 class ExitReason(models.TextChoices):
@@ -37,8 +41,6 @@ class ExitReason(models.TextChoices):
     NODE_LOST = "node_lost"
 
 
-# Nobody's fault: the workload goes back to the queue.
-REQUEUED = frozenset({EndReason.LEASE, EndReason.NODE_LOST})
 _SESSIONS = frozenset({Kind.INFERENCE, Kind.DEVELOPMENT})
 
 
@@ -125,11 +127,18 @@ def workload_outcome(
     told: str,
     failed_code: int | None,
 ) -> Ended:
-    """The workload's next state once nothing of the attempt is left. `told`: the reason given when it stopped."""
+    """The workload's next state once nothing of the attempt is left. `told`: the reason given when it stopped.
+
+    What ended by itself before the stop reached it has succeeded. What ended well because it was told to stop (it has
+    written its checkpoint) has not: such an exit is `stopped`. What ran out of time while it left, ran out of time.
+    """
     if exits and all(one.is_success for one in exits):
         return Ended(WorkloadState.SUCCEEDED, 0, "")
     if end_reason == EndReason.REPLICA_FAILED:
         return Ended(WorkloadState.FAILED, failed_code, told)
+    is_evicted = end_reason == EndReason.EVICTED and not stop_requested
+    if is_evicted and any(one.reason == ExitReason.TIME_LIMIT for one in exits):
+        end_reason, told = EndReason.TIME_LIMIT, str(EndReason.TIME_LIMIT.label)
     if end_reason == EndReason.TIME_LIMIT:
         is_session = kind in _SESSIONS
         return Ended(WorkloadState.SUCCEEDED if is_session else WorkloadState.FAILED, None, told)

@@ -12,6 +12,7 @@ import time
 from django.db import OperationalError, connection
 
 from gpuyard.core import clock
+from scheduling.claims import claims_turn
 from scheduling.commit import Committed, Overtaken, plan_commit
 from scheduling.decay import usage_fold
 from scheduling.dependencies import dependencies_settle
@@ -50,6 +51,7 @@ def pass_turns() -> list[Committed]:
 
 def pass_once(policy: Policy | None = None) -> Committed:
     """One pass, without the lock: the fence alone keeps two from both committing."""
+    claims_started = claims_turn()
     started_at, began = clock.now(), time.monotonic()
     dependencies_settle()
     usage_fold((policy or policy_current()).usage_half_life_s)
@@ -58,7 +60,9 @@ def pass_once(policy: Policy | None = None) -> Committed:
     decided = plan(loaded.snapshot, loaded.policy, loaded.now_us)
     planned_at = time.monotonic()
     timings = Timings(started_at, (loaded_at - began) * 1000, (planned_at - loaded_at) * 1000)
-    return plan_commit(loaded, decided, timings)
+    done = plan_commit(loaded, decided, timings)
+    done.started[:0] = claims_started
+    return done
 
 
 def _pass_with_retry() -> Committed:

@@ -19,7 +19,9 @@ from gpuyard.core.models import User
 from gpuyard.core.states import states_move
 from gpuyard.core.text import text_check
 from scheduling import lifecycle
+from scheduling.claims import claims_end_of
 from scheduling.models import Verdict, Workload
+from scheduling.outcomes import EndReason
 from scheduling.states import WORKLOAD_EDGES, WORKLOAD_ENDED, WorkloadState
 from scheduling.submit import CASE_SUBJECT, HIGHEST_PRIORITY, workload_submit
 from tenants.models import Case, CaseState, Role
@@ -117,7 +119,8 @@ def request_members(subject_id: UUID) -> QuerySet[Workload]:
 
 
 def workloads_cancel(found: QuerySet[Workload], old: str, actor: User | None, reason: str) -> list[Workload]:
-    """Cancels those that are `old`: they hold nothing, so that they end at once."""
+    """Cancels those that are `old`: they hold nothing, so that they end at once. What they claimed is given up."""
+    lifecycle.nodes_lock(lifecycle.claims_nodes(found))
     cancelled = workloads_move(
         found,
         old,
@@ -129,7 +132,9 @@ def workloads_cancel(found: QuerySet[Workload], old: str, actor: User | None, re
         stop_requested_by=actor,
         ended_at=clock.now(),
     )
-    Verdict.objects.filter(workload__in=[one.pk for one in cancelled]).delete()
+    keys = [one.pk for one in cancelled]
+    claims_end_of(keys, clock.now(), EndReason.STOP_REQUESTED, actor)
+    Verdict.objects.filter(workload__in=keys).delete()
     return cancelled
 
 

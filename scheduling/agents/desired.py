@@ -6,9 +6,11 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from gpuyard.core.money import SLOTS_PER_GPU
 from gpuyard.fleet.models import Node
 from scheduling.models import Allocation, PortLease, Replica, Workload
 from scheduling.states import ALLOCATION_LIVE, AttemptState, ReplicaState
@@ -55,21 +57,20 @@ def desired_digest(orders: Sequence[dict[str, Any]]) -> str:
     return hashlib.sha256(json.dumps(orders, sort_keys=True).encode()).hexdigest()
 
 
-def _order(
-    replica: Replica, gpus: list[tuple[str, int]], leases: list[PortLease], world_size: int
-) -> dict[str, Any]:
+def _order(replica: Replica, gpus: list[_Device], leases: list[PortLease], world_size: int) -> dict[str, Any]:
     attempt, workload, spec = replica.attempt, replica.attempt.workload, replica.spec.document
+    share = _share(gpus)
     return {
         "replica_id": str(replica.pk),
         "fencing_token": replica.fencing_token,
         "grace_s": spec.get("grace_s", GRACE_DEFAULT_S),
         "on_disconnect": spec.get("on_disconnect", "keep"),
         "command": spec["command"],
-        "env": {**(spec.get("env") or {}), **_array_variables(workload, spec)},
+        "env": {**(spec.get("env") or {}), **_array_variables(workload, spec), **share},
         "working_dir": spec.get("working_dir"),
         "checkpoint_dir": spec.get("checkpoint_dir"),
-        "gpu_uuids": [device for device, _ in gpus],
-        "gpu_indexes": [index for _, index in gpus],
+        "gpu_uuids": [device.uuid for device in gpus],
+        "gpu_indexes": [device.index for device in gpus],
         "cpu_m": replica.cpu_m,
         "memory_mib": replica.memory_mib,
         "time_limit_s": spec.get("time_limit_s"),
@@ -92,7 +93,8 @@ def _array_variables(workload: Workload, spec: dict[str, Any]) -> dict[str, str]
 
 
 def _shall_stop(replica: Replica) -> bool:
-    return replica.state == ReplicaState.STOPPING or replica.attempt.state == AttemptState.STOPPING
+    has_to_go = replica.state == ReplicaState.STOPPING or bool(replica.released)
+    return has_to_go or replica.attempt.state == AttemptState.STOPPING
 
 
 def _is_forgotten(replica: Replica, reported: Container[UUID]) -> bool:
@@ -109,18 +111,40 @@ def _peer(lease: PortLease) -> dict[str, Any]:
     return {"rank": lease.replica.index, "address": lease.node.advertise_address, "port": lease.port}
 
 
-def _gpus(replica_ids: list[UUID]) -> dict[UUID, list[tuple[str, int]]]:
-    found: dict[UUID, list[tuple[str, int]]] = defaultdict(list)
+@dataclass(frozen=True)
+class _Device:
+    """A GPU that a replica holds, or `slots` of it."""
+
+    uuid: str
+    index: int
+    memory_mib: int
+    slots: int
+
+
+def _share(gpus: list[_Device]) -> dict[str, str]:
+    """What a replica on a part of a card is told, to keep to it: nothing else does."""
+    if not gpus or gpus[0].slots == SLOTS_PER_GPU:
+        return {}
+    card = gpus[0]
+    memory_mib = card.memory_mib * card.slots // SLOTS_PER_GPU
+    return {"GPUYARD_GPU_SHARE": str(card.slots), "GPUYARD_GPU_MEMORY_MIB": str(memory_mib)}
+
+
+def _gpus(replica_ids: list[UUID]) -> dict[UUID, list[_Device]]:
+    found: dict[UUID, list[_Device]] = defaultdict(list)
     rows = Allocation.objects.filter(replica__in=replica_ids, state__in=ALLOCATION_LIVE)
-    for replica_id, device, index in rows.order_by("gpu__index", "gpu__device_uuid").values_list(
-        "replica_id", "gpu__device_uuid", "gpu__index"
-    ):
-        found[replica_id].append((device, index))
+    for replica_id, device, index, memory_mib, slots in rows.order_by(
+        "gpu__index", "gpu__device_uuid"
+    ).values_list("replica_id", "gpu__device_uuid", "gpu__index", "gpu__memory_mib", "slots"):
+        size = sum(piece.upper - piece.lower for piece in slots)
+        found[replica_id].append(_Device(device, index, memory_mib, size))
     return found
 
 
 def _world_sizes(attempt_ids: set[UUID]) -> Counter[UUID]:
-    return Counter(Replica.objects.filter(attempt__in=attempt_ids).values_list("attempt_id", flat=True))
+    """Without those that left while the rest went on."""
+    members = Replica.objects.filter(attempt__in=attempt_ids, released="")
+    return Counter(members.values_list("attempt_id", flat=True))
 
 
 def _leases(attempt_ids: set[UUID]) -> dict[UUID, list[PortLease]]:

@@ -34,7 +34,7 @@ def test_its_age_is_kept_and_the_pass_knows_it(running: tuple[Speaker, Replica])
     agent, replica = running
     agent.sync(report(replica, "running", checkpoint_ago_s=120.0))
     assert _ago_s(replica) == pytest.approx(120, abs=5)
-    (known,) = running_load()
+    (known,) = running_load(86_400)
     assert replica.checkpoint_at is not None
     assert known.checkpoint_us == round(replica.checkpoint_at.timestamp() * 1_000_000)
 

@@ -1,0 +1,85 @@
+"""Why each waiting workload waits, stored: only what changed since the last pass is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import connection
+
+from scheduling.engine.decisions import LEAVING, Plan
+from scheduling.evicting import Leaving
+from scheduling.locked import json_text
+from scheduling.moments import from_us
+from scheduling.placing import Placing
+
+CHANGED_MEANWHILE = "changed_meanwhile"
+
+_VERDICTS = """
+INSERT INTO scheduling_verdict (workload_id, pass_number, position, blockers, smallest_change, eta, eta_basis,
+  decided_at)
+SELECT waiting.id, %(pass)s, rows.position, rows.blockers, rows.change, rows.eta, rows.basis, yard_now()
+FROM unnest(%(workload)s::uuid[], %(position)s::int[], %(blockers)s::jsonb[], %(change)s::jsonb[],
+            %(eta)s::timestamptz[], %(basis)s::text[]) AS rows (id, position, blockers, change, eta, basis)
+JOIN scheduling_workload waiting ON waiting.id = rows.id AND waiting.state = 'waiting'
+ON CONFLICT (workload_id) DO UPDATE SET pass_number = excluded.pass_number, position = excluded.position,
+  blockers = excluded.blockers, smallest_change = excluded.smallest_change, eta = excluded.eta,
+  eta_basis = excluded.eta_basis, decided_at = excluded.decided_at
+WHERE (scheduling_verdict.position, scheduling_verdict.blockers, scheduling_verdict.smallest_change,
+       scheduling_verdict.eta, scheduling_verdict.eta_basis)
+  IS DISTINCT FROM (excluded.position, excluded.blockers, excluded.smallest_change, excluded.eta,
+                    excluded.eta_basis)
+"""
+# workload, position, blockers and smallest change as JSON, ETA and what it rests on
+_Row = tuple[str, int, str, str | None, datetime | None, str]
+
+
+def verdicts_store(plan: Plan, pass_number: int, refused: Mapping[UUID, str]) -> int:
+    """The plan's verdicts, and one for each start that did not survive the commit; returns how many changed."""
+    rows: list[_Row] = [
+        (
+            verdict.workload_id,
+            verdict.position,
+            json_text([{"code": blocker.code, "data": dict(blocker.data)} for blocker in verdict.blockers]),
+            json_text(dict(verdict.smallest_change)) if verdict.smallest_change else None,
+            from_us(verdict.eta_us) if verdict.eta_us is not None else None,
+            verdict.eta_basis or "",
+        )
+        for verdict in plan.verdicts
+    ]
+    told = {row[0] for row in rows}
+    for workload_id, reason in refused.items():
+        if str(workload_id) not in told:
+            rows.append(_plain(str(workload_id), CHANGED_MEANWHILE, {"what": reason}))
+    return _store(rows, pass_number)
+
+
+def leaving_verdicts_store(claims: Sequence[Placing], leaving: Sequence[Leaving], pass_number: int) -> None:
+    """A claim waits only for others to leave: how many GPUs it gets, and how many workloads leave for it."""
+    by_claimant = Counter(one.stop.for_workload_id for one in leaving)
+    rows = [
+        _plain(
+            one.subject.id,
+            LEAVING,
+            {"gpus": len(one.allocations), "workloads": by_claimant[one.subject.id]},
+        )
+        for one in claims
+    ]
+    _store(rows, pass_number)
+
+
+def _plain(workload_id: str, code: str, data: Mapping[str, Any]) -> _Row:
+    return workload_id, 0, json_text([{"code": code, "data": dict(data)}]), None, None, ""
+
+
+def _store(rows: Sequence[_Row], pass_number: int) -> int:
+    if not rows:
+        return 0
+    names = ("workload", "position", "blockers", "change", "eta", "basis")
+    columns = {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    with connection.cursor() as cursor:
+        cursor.execute(_VERDICTS, {"pass": pass_number, **columns})
+        return int(cursor.rowcount)
