@@ -68,6 +68,8 @@ def world(stack: Stack) -> Iterator[World]:
         ("fleet", "vision-member", "/fleet", "Fleet"),
         ("fleet-admin", "admin", "/fleet", "Fleet"),
         ("costs", "finance", "/costs", "Costs"),
+        ("policy", "admin", "/policy", "Policy"),
+        ("policy-auditor", "auditor", "/policy", "Policy"),
         ("search", "vision-member", "/search?q=label", "Search"),
         ("not-found", "vision-member", "/workloads/w-00000000", ""),
     ],

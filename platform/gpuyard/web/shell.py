@@ -19,6 +19,7 @@ from tenants.selectors import ADMIN, cases_to_decide, team_get, teams_visible
 
 MOST_TEAMS = 100  # in the picker; more are found by search
 SEES_COSTS = frozenset({Role.MANAGER, Role.FINANCE, Role.AUDITOR, ADMIN})
+SEES_POLICY = frozenset({Role.AUDITOR, ADMIN})
 DECIDES = frozenset({Role.MANAGER, Role.FINANCE, ADMIN})
 REQUESTS = frozenset({Role.MEMBER, Role.MANAGER})
 
@@ -127,6 +128,8 @@ def _nav(roles: Collection[str]) -> tuple[NavItem, ...]:
     ]
     if not SEES_COSTS.isdisjoint(roles):
         items.append(("costs", _("Costs"), "o"))
+    if not SEES_POLICY.isdisjoint(roles):
+        items.append(("policy", _("Policy"), "p"))
     return tuple(
         NavItem(key=key, label=label, url=reverse(f"web:{key}"), shortcut=shortcut)
         for key, label, shortcut in items

@@ -3,7 +3,7 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from gpuyard.web.views import approvals, costs, fleet, home, queue, request, search, workloads
+from gpuyard.web.views import approvals, costs, fleet, home, policy, queue, request, search, workloads
 
 app_name = "web"
 urlpatterns = [
@@ -27,6 +27,11 @@ urlpatterns = [
     path("queue.csv", queue.queue_csv, name="queue_csv"),
     path("fleet", fleet.fleet, name="fleet"),
     path("fleet.csv", fleet.fleet_csv, name="fleet_csv"),
+    path("policy", policy.policy, name="policy"),
+    path("policy/apply", policy.policy_apply, name="policy_apply"),
+    path("policy/restore", policy.policy_restore, name="policy_restore"),
+    path("policy/bands", policy.policy_band_grant, name="policy_band_grant"),
+    path("policy/bands/<uuid:grant_id>/revoke", policy.policy_band_revoke, name="policy_band_revoke"),
     path("costs", costs.costs, name="costs"),
     path("costs.csv", costs.costs_csv, name="costs_csv"),
 ]
