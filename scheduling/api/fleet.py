@@ -18,9 +18,10 @@ from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.core.pagination import RankPages
 from gpuyard.core.rest import Anything, Output, PagedView, actor_of
 from gpuyard.fleet.api import NodeOut
-from gpuyard.fleet.models import Condition, Node
+from gpuyard.fleet.models import Condition, Node, Tier
 from gpuyard.fleet.selectors import node_get, node_list, tier_list
 from scheduling.api.shapes import TeamRef
+from scheduling.promises import tier_promises
 from scheduling.selectors import fleet_list, pass_list, quota_use, tier_supply
 from scheduling.supply import FleetNode, GpuCell
 from tenants.models import Quota, Team
@@ -42,6 +43,9 @@ class TierOut(Output):
     largest_block = serializers.IntegerField()
     largest_node = serializers.IntegerField()
     as_of = serializers.DateTimeField()
+    warning = serializers.CharField(
+        help_text="Guarantees of all companies above what is ready, as a sentence; usually empty."
+    )
 
 
 class TiersView(PagedView):
@@ -52,7 +56,21 @@ class TiersView(PagedView):
     @extend_schema(operation_id="tiers_list", responses=TierOut(many=True))
     def get(self, request: Request) -> Response:
         tiers = tier_list(actor_of(request))
-        return self.page(request, tiers, TierOut, lambda page: tier_supply(None, page))
+        return self.page(request, tiers, TierOut, _supplies)
+
+
+def _supplies(tiers: Iterable[Tier]) -> list[dict[str, Any]]:
+    promises = tier_promises()
+    return [
+        {
+            **{name: getattr(supply, name) for name in _SUPPLY},
+            "warning": promises[supply.tier.pk].text if supply.tier.pk in promises else "",
+        }
+        for supply in tier_supply(None, tiers)
+    ]
+
+
+_SUPPLY = ("tier", "total", "free", "largest_block", "largest_node", "as_of")
 
 
 # --- Nodes -------------------------------------------------------------------------------------------------
@@ -142,12 +160,16 @@ class QuotaOut(Output):
     used_units = serializers.IntegerField()
     guaranteed_units = serializers.IntegerField()
     limit_units = serializers.IntegerField(allow_null=True)
+    warning = serializers.CharField(
+        help_text="What is wrong with the tier: guarantees of all companies above what is ready. Usually empty."
+    )
 
 
 @dataclass(frozen=True)
 class _QuotaInUse:
     quota: Quota
     used_units: int
+    warning: str
 
     @property
     def team(self) -> Team:
@@ -181,6 +203,7 @@ class _QuotaInUse:
 def _in_use(quotas: Iterable[Quota]) -> list[_QuotaInUse]:
     rows = list(quotas)
     use = quota_use({row.team_id for row in rows})
+    promises = tier_promises()
     return [
         _QuotaInUse(
             row,
@@ -189,6 +212,7 @@ def _in_use(quotas: Iterable[Quota]) -> list[_QuotaInUse]:
                 for (team_id, tier_id), units in use.items()
                 if team_id == row.team_id and row.tier_id in (None, tier_id)
             ),
+            promises[row.tier_id].text if row.tier_id in promises else "",
         )
         for row in rows
     ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 import re
+from typing import Any
 
 import pytest
-from django.http import HttpResponse
 from django.test import Client
 
 from gpuyard.core.models import User
@@ -30,7 +30,7 @@ def client(admin: User) -> Client:
     return browser
 
 
-def _text(answer: HttpResponse) -> str:
+def _text(answer: Any) -> str:
     return html.unescape(answer.content.decode())
 
 

@@ -348,6 +348,7 @@ class FleetPage:
     pools: Sequence[PoolRows]
     tiers: Sequence[FreeTier]
     tier_choices: Sequence[Choice]
+    warnings: Sequence[str] = ()
 
     @property
     def total(self) -> int:

@@ -15,6 +15,7 @@ from gpuyard.fleet.models import Node, NodeState, Tier
 from gpuyard.web import wording
 from gpuyard.web.contexts import Cell, Choice, FleetPage, NodeRow, PoolRows, StateCount
 from gpuyard.web.pages.supply import free_tiers
+from scheduling.promises import promises_short
 from scheduling.selectors import fleet_list
 from scheduling.supply import FleetNode, GpuCell
 from tenants.models import Team
@@ -49,6 +50,7 @@ def build(actor: User, team: Team | None, tier: str) -> FleetPage:
         counts=[StateCount(state=state, count=counts[state]) for state in ORDER if counts[state]],
         pools=_pools(rows),
         tiers=free_tiers(team),
+        warnings=promises_short(),
         tier_choices=[
             Choice(value="", label=_("All tiers"), selected=not picked),
             *(Choice(value=name, label=name, selected=name == picked) for name in tiers),
