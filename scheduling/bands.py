@@ -72,6 +72,11 @@ def band_highest(team: Team) -> int:
     return max(band_grants_of(team).values_list("band", flat=True), default=0)
 
 
+def any_band(teams: Iterable[Team]) -> bool:
+    """Whether any of the teams has a right to any band."""
+    return band_grants_live().filter(team__in={step for team in teams for step in team.path}).exists()
+
+
 def band_check(team: Team, band: Any) -> int:
     """The band that somebody asks for, or `Invalid` if no grant covers it."""
     if isinstance(band, bool) or not isinstance(band, int) or not 0 <= band <= HIGHEST_BAND:

@@ -151,6 +151,11 @@ WORDS: dict[str, Words] = {
         _("Start more than the minimum"),
         _("A gang takes more replicas than its minimum where nobody else waits for the tier."),
     ),
+    "gangs_close": Words(
+        _PLACE,
+        _("Keep gangs together"),
+        _("Put a gang of several nodes into few racks and blocks, where nothing better speaks against it."),
+    ),
     "share_scope": Words(
         _PLACE,
         _("Who may share a card"),

@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from gpuyard.web.forms import RequestForm, request_initial
-from scheduling.models import Workload
+from scheduling.models import BandGrant, Workload
 from tenants.models import Team
 from tests import factories as make
 
@@ -151,3 +151,15 @@ def test_a_number_without_end_is_refused_at_once(client: Client, team: Team, fie
     answer = client.post(reverse("web:request"), GOOD | {"team": team.public_id, field: text})
     assert answer.status_code == 422
     assert time.perf_counter() - began < 5
+
+
+def test_a_band_is_asked_only_where_the_team_has_the_right(client: Client, team: Team) -> None:
+    url, sent = reverse("web:request"), GOOD | {"team": team.public_id, "band": "2"}
+    assert 'name="band"' not in client.get(url).content.decode()
+    refused = client.post(url, sent)
+    assert refused.status_code == 422
+    assert "has no right to band 2" in refused.content.decode()
+    BandGrant.objects.create(team=team, band=2, cap=7000, reason="x", granted_by=make.admin())
+    assert 'name="band"' in client.get(url).content.decode()
+    assert client.post(url, sent).status_code == 302
+    assert Workload.objects.get().band == 2

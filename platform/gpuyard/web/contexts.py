@@ -237,6 +237,7 @@ class RequestPage:
     tiers: Sequence[TierChoice]
     answer: AnswerPanel
     idempotency_key: str
+    has_bands: bool
     again: str = ""  # the id this request was filled from
     advanced_open: bool = False
 

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy
 from gpuyard.core.errors import FieldError, Invalid
 from gpuyard.web.wording import duration, parse_duration
 from scheduling.models import Kind
+from scheduling.policy_models import HIGHEST_BAND
 from scheduling.specs import Spec, spec_parse
 
 LONGEST = 64 * 1024
@@ -42,6 +43,7 @@ FIELDS = {
     "team": "team",
     "name": "name",
     "kind": "kind",
+    "band": "band",
     "justification": "reason",
 }
 
@@ -81,6 +83,16 @@ class RequestForm(forms.Form):
         lines=True,
     )
     reason = _text(gettext_lazy("What is it for"), hint=gettext_lazy("Read by whoever approves it"))
+    # shown only to teams with the right to it
+    band = forms.TypedChoiceField(
+        label=gettext_lazy("Critical"),
+        help_text=gettext_lazy("Goes before all fair share, up to the cap of your team's right"),
+        choices=[
+            (number, str(number) if number else gettext_lazy("no")) for number in range(HIGHEST_BAND + 1)
+        ],
+        coerce=int,
+        required=False,
+    )
     cpu = _text(gettext_lazy("CPU cores per replica"), required=True, inputmode="decimal")
     memory = _text(gettext_lazy("Memory per replica"), hint=gettext_lazy("Such as 16 GiB"), required=True)
     env = _text(gettext_lazy("Environment"), hint=gettext_lazy("NAME=value, one on each line"), lines=True)

@@ -22,6 +22,7 @@ from gpuyard.web.live import respond
 from gpuyard.web.pages.answer import answer_of
 from gpuyard.web.pages.supply import tier_choices
 from gpuyard.web.shell import team_paths, team_picked
+from scheduling.bands import any_band
 from scheduling.selectors import workload_get
 from scheduling.services import workload_submit
 from tenants.models import Role, Team
@@ -71,6 +72,7 @@ def _send(request: HttpRequest, actor: User, form: RequestForm, teams: list[Team
             team=_team(teams, data["team"]),
             name=data["name"],
             kind=data["kind"],
+            band=data["band"] or 0,
             spec=form.spec.as_json(),
             justification=data["reason"],
             submission_key=_key(request),
@@ -99,6 +101,7 @@ def _show(
         as_of=clock.now(),
         tiers=tier_choices(team, str(form["kind"].value() or "training"), str(form["tier"].value() or "")),
         answer=answer,
+        has_bands=any_band(teams),
         idempotency_key=_key(request),
         again=request.GET.get("again", "")[:16],
         advanced_open=any(name in form.errors for name in ADVANCED),
