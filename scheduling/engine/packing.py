@@ -29,7 +29,7 @@ Bools = npt.NDArray[np.bool_]
 ANYBODY, NOBODY = -2, 0  # who asks for a share: may join every card; joins none, takes only free ones
 _FEW = 256  # nodes; below this, looking for equal states costs more than it saves
 _BLOCK = 1024  # nodes at once: what is worked on stays in the cache
-_KEPT = 256  # sizes and sharers whose costs are kept
+_KEPT = 512  # sizes (and sharers) whose costs are kept
 _DIGITS = 5
 
 
@@ -66,6 +66,18 @@ class _Fits(NamedTuple):
     traits: Floats  # (kept, traits)
 
 
+class _Note(NamedTuple):
+    """A place to explain later: what it was like before the ask was taken."""
+
+    parts: dict[str, float]
+    ask: Ask
+    node: int
+    free_slots: int  # of the GPU that a share goes to
+    cpu_free_m: int
+    traits: Floats  # (traits,)
+    further: float
+
+
 @dataclass(slots=True)
 class _Costs:
     """Costs of one size of ask on every node, after so many changes."""
@@ -91,7 +103,9 @@ class Packer:
         self._changed_at = np.zeros(len(states.tier), dtype=np.int64)  # (nodes,) the change that was its last
         self._changes = 0
         self._accepted: dict[tuple[str, ...], Bools] = {}
-        self._noted: list[tuple[dict[str, float], tuple[int, ...], Floats, Floats, float]] = []
+        self._noted: list[_Note] = []
+        self._sharers_of: list[set[int]] = [set() for _ in states.tier]
+        self._nodes_of: dict[int, set[int]] = {}  # by sharer, the nodes that have cards of theirs
         self.learn(mix)
 
     def learn(self, mix: Mix) -> None:
@@ -127,8 +141,18 @@ class Packer:
 
     def costs(self, ask: Ask, sharer: int = ANYBODY) -> Floats:
         """(nodes,) the cost on each node of any tier, infinite where the ask does not fit now; read only."""
-        sharer = sharer if ask.is_share and self.states.sharer is not None else ANYBODY
-        return self._refreshed(ask.size, sharer).cost
+        size = ask.size
+        if self.states.sharer is None or not size.is_share or sharer == ANYBODY:
+            return self._refreshed(size, ANYBODY).cost
+        own = sorted(self._nodes_of.get(sharer, ()))
+        if len(own) >= _FEW:
+            return self._refreshed(size, sharer).cost
+        # On the cards that nobody is on all sharers see the same; few nodes are soon looked at once more.
+        costs = self._refreshed(size, NOBODY).cost
+        if own:
+            costs = costs.copy()
+            costs[own] = self._best(size, np.array(own), sharer)
+        return costs
 
     def take(self, ask: Ask, choice: Choice, memory_mib: int = 0) -> None:
         free = self.states
@@ -152,51 +176,45 @@ class Packer:
 
     def note(self, ask: Ask, node: int, sharer: int = ANYBODY) -> dict[str, float]:
         """The same for a node that holds the ask, but empty until `explain_noted`."""
-        at, parts = np.array([node]), dict[str, float]()
-        (traits,) = self._fits(ask.size, at, sharer).traits
-        further = float(self._scattered(ask, at)[0])
-        states = self.states
-        self._noted.append(
-            (
-                parts,
-                (
-                    int(states.tier[node]),
-                    int(states.cpu_free_m[node]),
-                    ask.cpu_m,
-                    int(states.cpu_total_m[node]),
-                    int(states.gpu_count[node]),
-                    ask.total_slots,
-                ),
-                self._traits[node].copy(),
-                traits,
-                further,
-            )
-        )
-        return parts
+        at = np.array([node])
+        free = int(self._fullest(ask, at, sharer)[1][0]) if ask.is_share else WHOLE
+        further = float(self._scattered(ask, at)[0]) if ask.gpus > 1 else 0.0
+        note = _Note({}, ask, node, free, self.states.cpu_free_m[node], self._traits[node].copy(), further)
+        self._noted.append(note)
+        return note.parts
 
     def explain_noted(self) -> None:
         """Rounded, for people."""
         if not self._noted:
             return
-        parts, numbers, before, after, further = zip(*self._noted, strict=True)
-        self._noted.clear()
-        tier, cpu_free, cpu, cpu_total, gpus, slots = np.array(numbers, dtype=np.int64).T
-        was = self.potential.parts(tier, cpu_free, np.array(before))
-        will = self.potential.parts(tier, cpu_free - cpu, np.array(after))
-        all_slots = np.maximum(WHOLE * gpus, 1)
-        gpu_left, cpu_left = np.array(after)[:, -1] / all_slots, (cpu_free - cpu) / np.maximum(cpu_total, 1)
-        summands = {
+        notes, self._noted = self._noted, []
+        at = np.array([note.node for note in notes])
+        cpu_free, cpu = np.array([(note.cpu_free_m, note.ask.cpu_m) for note in notes]).T
+        before = np.array([note.traits for note in notes])
+        after = before + np.array([self._change(note.ask, note.free_slots) for note in notes])
+        tier = self.states.tier[at]
+        was = self.potential.parts(tier, cpu_free, before)
+        will = self.potential.parts(tier, cpu_free - cpu, after)
+        columns = {
             "fragments": will.fragments - was.fragments,
             "shares": will.shares - was.shares,
             "stranded": will.stranded - was.stranded,
-            "scarcity": self.potential.scarcity[tier] * slots,
-            "balance": self.policy.balance * np.maximum(gpu_left - cpu_left, 0.0),
-            "fullness": self.policy.fullness * np.array(before)[:, -1] / all_slots,
-            "islands": np.array(further),
+            "scarcity": self.potential.scarcity[tier] * np.array([note.ask.total_slots for note in notes]),
+            "balance": self._imbalance(at, cpu_free - cpu, after),
+            "fullness": self._emptiness(at, before),
+            "islands": np.array([note.further for note in notes]),
         }
-        columns = [values.round(_DIGITS).tolist() for values in summands.values()]
-        for found, row in zip(parts, zip(*columns, strict=True), strict=True):
-            found.update(zip(summands, row, strict=True))
+        rows = zip(*(values.round(_DIGITS).tolist() for values in columns.values()), strict=True)
+        for note, row in zip(notes, rows, strict=True):
+            note.parts.update(zip(columns, row, strict=True))
+
+    def _change(self, ask: Ask, free_slots: int) -> Floats:
+        """(traits,) what the ask changes; for a share, on a GPU with so many free slots."""
+        if ask.is_share:
+            change: Floats = self._step(ask.slots)[free_slots]
+            return change
+        freed: Floats = -ask.gpus * self.potential.traits_of[WHOLE]
+        return freed
 
     def changed(self, nodes: Ints) -> None:
         """The states of these nodes are others now."""
@@ -229,6 +247,15 @@ class Packer:
             *(() if states.islands is None else states.islands[node].tolist()),
         )
         self._state_id[node] = self._state_ids.setdefault(key, len(self._state_ids))
+        if states.sharer is not None:
+            self._own(node, set(states.sharer[node].tolist()))
+
+    def _own(self, node: int, sharers: set[int]) -> None:
+        for gone in self._sharers_of[node] - sharers:
+            self._nodes_of[gone].discard(node)
+        for come in sharers - self._sharers_of[node]:
+            self._nodes_of.setdefault(come, set()).add(node)
+        self._sharers_of[node] = sharers
 
     def _accepting(self, tiers: tuple[str, ...]) -> Bools:
         if tiers not in self._accepted:
@@ -249,13 +276,9 @@ class Packer:
         return costs
 
     def _first(self, size: Ask, sharer: int) -> _Costs:
-        """On the cards that nobody is on all sharers see the same: only their own cards are looked at anew."""
-        if sharer in (ANYBODY, NOBODY) or self.states.sharer is None:
-            costs = _Costs(np.full(len(self.states.tier), np.inf), self._changes)
-            self._renew(size, sharer, costs, np.arange(len(self.states.tier)))
-            return costs
-        costs = _Costs(self._refreshed(size, NOBODY).cost.copy(), self._changes)
-        self._renew(size, sharer, costs, (self.states.sharer == sharer).any(axis=1).nonzero()[0])
+        count = len(self.states.tier)
+        costs = _Costs(np.full(count, np.inf), self._changes)
+        self._renew(size, sharer, costs, np.arange(count))
         return costs
 
     def _renew(self, size: Ask, sharer: int, costs: _Costs, nodes: Ints) -> None:
@@ -309,21 +332,22 @@ class Packer:
         growth += self.potential.scarcity[tier] * size.total_slots
         step = self.policy.step_slots
         cost = np.floor(growth / step) if step else growth
-        cost = cost + self._imbalance(size, nodes, traits) + self._emptiness(nodes)
+        cost = cost + self._imbalance(nodes, cpu_free - size.cpu_m, traits)
+        cost += self._emptiness(nodes, self._traits[nodes])
         if states.islands is not None and size.gpus > 1:
             cost += self._scattered(size, nodes)
         return cost
 
-    def _imbalance(self, size: Ask, nodes: Ints, traits: Floats) -> Floats:
-        """Only GPU left without CPU counts: CPU without GPU still serves what needs no GPU."""
+    def _imbalance(self, nodes: Ints, cpu_free: Ints, traits: Floats) -> Floats:
+        """After the ask. Only GPU left without CPU counts: CPU without GPU still serves what needs no GPU."""
         states = self.states
         gpu_left = traits[:, -1] / np.maximum(WHOLE * states.gpu_count[nodes], 1)
-        cpu_left = (states.cpu_free_m[nodes] - size.cpu_m) / np.maximum(states.cpu_total_m[nodes], 1)
+        cpu_left = cpu_free / np.maximum(states.cpu_total_m[nodes], 1)
         return self.policy.balance * np.maximum(gpu_left - cpu_left, 0.0)
 
-    def _emptiness(self, nodes: Ints) -> Floats:
-        """Much the same places are common; to fill up begun nodes keeps others whole for large asks."""
-        free_part: Floats = self._traits[nodes, -1] / np.maximum(WHOLE * self.states.gpu_count[nodes], 1)
+    def _emptiness(self, nodes: Ints, traits: Floats) -> Floats:
+        """Before it. Much the same places are common; to fill up begun nodes keeps others whole for large asks."""
+        free_part: Floats = traits[:, -1] / np.maximum(WHOLE * self.states.gpu_count[nodes], 1)
         return self.policy.fullness * free_part
 
     def _scattered(self, size: Ask, nodes: Ints) -> Floats:

@@ -327,7 +327,7 @@ class Fleet:
         second = int(others.argmin())
         has_second = bool(others[second] < np.inf)
         return {
-            "candidates": int((costs < np.inf).sum()),
+            "candidates": int(np.count_nonzero(count)),
             "score": self._score_parts(tier, shape, int(count[best]), costs, best),
             "runner_up": self._score_parts(tier, shape, int(count[second]), costs, second)
             if has_second
@@ -348,7 +348,7 @@ class Fleet:
         return {
             "node_id": node.id,
             "node_name": node.name,
-            "one_island": tier.islands_for(row, shape) == 1 or shape.is_share,
+            "one_island": shape.gpus == 1 or tier.islands_for(row, shape) == 1,
             "breaks_whole_node": usable == int(tier.total[row]) and opened < usable,
             "gpus_left": usable - opened,
             "slots_left": card_left,  # on the card that a share goes to

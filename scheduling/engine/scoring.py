@@ -136,14 +136,15 @@ class Scores:
         self._sync()
         code = tier.code_of(shape)
         first = self._first[tier.tier_id]
+        last = first + tier.nodes.size
+        if wanted == 1 or shape.is_share:
+            costs = self.packer.costs(_size(tier, shape, 1), code)[first:last]
+            return np.where(count > 0, costs, np.inf)
         found = np.full(tier.nodes.size, np.inf)
-        for many in [1] if wanted == 1 or shape.is_share else np.unique(count[count > 0]).tolist():
-            here = count >= 1 if shape.is_share else count == many
-            costs = self.packer.costs(_size(tier, shape, many), code)[first : first + tier.nodes.size]
-            further = -(-wanted // many) - 1
-            found[here] = costs[here] / many + (
-                0.0 if shape.is_share else self._policy.pack_together * further
-            )
+        for many in np.unique(count[count > 0]).tolist():
+            here = count == many
+            costs = self.packer.costs(_size(tier, shape, many), code)[first:last]
+            found[here] = costs[here] / many + self._policy.pack_together * (-(-wanted // many) - 1)
         return found
 
     def parts_later(self, tier: TierNodes, shape: Shape, row: int, many: int) -> dict[str, float]:
