@@ -1,30 +1,22 @@
-"""Which causes keep a request waiting. Each is judged with all the others thought away, so each stands alone.
+"""What keeps a request waiting, as data: a stable code and the numbers that say why.
 
-A cause of the machines (a cordon, busy GPUs, CPU in use …) blocks when the gang would not fit even if every
-other such cause were gone. Where no single cause blocks alone but together they do (one node has the GPUs,
-another the CPU), every cause whose removal would be enough is listed. So the list is complete: with all of it
-gone, the request starts.
+Machine causes come from `causes`, each judged with all the others thought away, so each blocker stands alone.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from scheduling.engine import decisions as codes
 from scheduling.engine.backfill import Held
+from scheduling.engine.causes import CAUSES, CORDON, CPU, FREE, MEMORY, POOL, READY, SELECTION, TOPOLOGY, Room
 from scheduling.engine.decisions import Blocker
 from scheduling.engine.fairshare import GUARANTEE, LENDING, LimitHit, QuotaTree
 from scheduling.engine.placement import Fleet, Ints, Shape, TierNodes, replicas_that_fit
-from scheduling.engine.snapshot import UNITS_PER_GPU, WHOLE, Live, Request
+from scheduling.engine.snapshot import ISLAND, UNITS_PER_GPU, WHOLE, Live, Request
 
-POOL, CORDON, READY, FREE, CPU, MEMORY = "pool", "cordon", "ready", "free", "cpu", "memory"
-# What a person would look at first stands first: it decides where several combinations would be enough.
-CAUSES = (FREE, CPU, MEMORY, READY, CORDON, POOL)
-
-_Causes = frozenset[str]
 _LISTED_NODES = 5
 _LISTED_HOLDERS = 5
 
@@ -35,57 +27,6 @@ class TierAnswer:
 
     blockers: tuple[Blocker, ...]
     never: bool
-
-
-class Room:
-    """Replicas of one shape on each node of one tier, as it is and with causes thought away."""
-
-    def __init__(self, fleet: Fleet, tier: TierNodes, shape: Shape) -> None:
-        self.fleet, self.tier, self.shape = fleet, tier, shape
-        self._open = fleet.schedulable[tier.nodes]
-        self._allowed = fleet.pool_mask(tier, shape.pool_ids) & fleet.selected(tier, shape)
-        rows = tier.nodes
-        ample = np.full(rows.size, np.iinfo(np.int64).max)  # (tier nodes,)
-        self._gpus = {
-            frozenset[str](): tier.replicas_by_gpu(shape),
-            frozenset((READY,)): tier.replicas_by_gpu(shape, all_ready=True),
-            frozenset((FREE,)): tier.replicas_by_gpu(shape, all_free=True),
-            frozenset((READY, FREE)): tier.replicas_by_gpu(shape, all_ready=True, all_free=True),
-        }
-        self._cpu = [_quotient(held[rows], shape.cpu_m, ample) for held in (fleet.cpu_free, fleet.cpu_total)]
-        memories = (fleet.memory_free, fleet.memory_total)
-        self._memory = [_quotient(held[rows], shape.memory_mib, ample) for held in memories]
-
-    def replicas(self, gone: _Causes) -> Ints:
-        """Replicas for each node once the causes in `gone` are thought away."""
-        fit = np.minimum(self._gpus[gone & {READY, FREE}], self._cpu[CPU in gone])
-        fit = np.minimum(fit, self._memory[MEMORY in gone])
-        if CORDON not in gone:
-            fit = fit * self._open
-        return fit if POOL in gone else fit * self._allowed
-
-    def fits(self, gone: _Causes) -> bool:
-        return int(self.replicas(gone).sum()) >= self.shape.replicas
-
-    def causes(self) -> tuple[_Causes, _Causes]:
-        """(causes that block alone, causes that block only together: removing one of these is enough)."""
-        everything = frozenset(CAUSES)
-        alone = frozenset(cause for cause in CAUSES if not self.fits(everything - {cause}))
-        if self.fits(alone):
-            return alone, frozenset()
-        rest = [cause for cause in CAUSES if cause not in alone]
-        enough = frozenset(cause for cause in rest if self.fits(alone | {cause}))
-        if len(enough) > 1 and self.fits(alone | {CPU, MEMORY}):
-            enough -= {
-                FREE
-            }  # the GPUs are free: "not enough free" would puzzle, the CPU beside them is the cause
-        if enough:
-            return alone, enough
-        for size in range(2, len(rest) + 1):
-            for together in combinations(rest, size):
-                if self.fits(alone | frozenset(together)):
-                    return alone | frozenset(together), frozenset()
-        return alone, frozenset()
 
 
 def quota_blockers(request: Request, hits: Iterable[LimitHit]) -> tuple[Blocker, ...]:
@@ -164,7 +105,29 @@ def clip(fleet: Fleet, tier: TierNodes, shape: Shape) -> tuple[Shape, tuple[Bloc
     if most < shape.replicas:
         blockers.append(_gang_never_fits(tier, shape, most))
         shape = shape.with_replicas(max(1, most))
+    if shape.required_level is not None:
+        on_islands = shape.required_level == ISLAND
+        by_gpu = tier.replicas_on_islands(shape, all_ready=True, all_free=True) if on_islands else by_gpu
+        fit = replicas_that_fit(shape, by_gpu, totals["cpu"], totals["memory"])
+        if not fleet.topology.holds(tier, shape, fit):
+            blockers.append(Blocker(codes.TOPOLOGY, _near(fleet, tier, shape, fit) | {"ever": False}))
+            shape = replace(shape, required_level=None)
     return shape, tuple(blockers)
+
+
+def _near(fleet: Fleet, tier: TierNodes, shape: Shape, fit: Ints) -> dict[str, Any]:
+    """The largest domain's room against the need. `fit`: (tier nodes,) replicas by everything else."""
+    domain, replicas = fleet.topology.largest(tier, shape, fit)
+    return {
+        "tier_id": tier.tier_id,
+        "level": shape.required_level,
+        "is_level": fleet.topology.knows(shape.required_level),
+        "replicas_min": shape.replicas,
+        "gpus_per_replica": shape.gpus,
+        "largest_domain": domain,
+        "replicas_fit": replicas,
+        "replicas_in_all": int(fit.sum()),
+    }
 
 
 def _never_fits(fleet: Fleet, tier: TierNodes, resource: str, asked: dict[str, int], totals: Ints) -> Blocker:
@@ -235,7 +198,7 @@ class Diagnosis:
         alone, enough = room.causes()
         found = [
             self._blocker(cause, room, company, alternative=cause in enough)
-            for cause in CAUSES
+            for cause in room.possible
             if cause in alone or cause in enough
         ]
         return TierAnswer(never + tuple(found), never=bool(never))
@@ -250,17 +213,52 @@ class Diagnosis:
         if alternative:
             data["alternative"] = True
         if cause == FREE:
-            return self._not_free(room, company, data)
+            told = self._share_not_free if shape.is_share else self._not_free
+            return told(room, company, data)
         if cause in (CPU, MEMORY):
             return Blocker(codes.CPU if cause == CPU else codes.MEMORY, data | self._short_of(cause, room))
         if cause == READY:
             counts = {"total": int(tier.total.sum()), "ready": int(tier.ready.sum())}
             return Blocker(codes.NO_READY_GPU, data | counts | {"needed": shape.gpus * shape.replicas})
-        closed = ~(room._open if cause == CORDON else room._allowed)
-        listed = self._listed_nodes(tier, closed)
-        code = codes.NODES_CORDONED if cause == CORDON else codes.POOL_NOT_ALLOWED
-        gpus = int(tier.total[closed].sum())
-        return Blocker(code, data | {"node_count": int(closed.sum()), "gpus": gpus, "nodes": listed})
+        if cause == TOPOLOGY:
+            near = _near(self._fleet, tier, shape, room.replicas(frozenset()))
+            return Blocker(codes.TOPOLOGY, near | ({"alternative": True} if alternative else {}))
+        closed = ~room.masks[cause]
+        data |= {
+            "node_count": int(closed.sum()),
+            "gpus": int(tier.total[closed].sum()),
+            "nodes": self._listed_nodes(tier, closed),
+        }
+        if cause == SELECTION:
+            data |= {
+                "node_labels": list(shape.node_labels),
+                "not_labels": list(shape.not_labels),
+                "not_node_count": len(shape.not_nodes),
+                "left_count": int((~closed).sum()),
+                "left_gpus": int(tier.total[~closed].sum()),
+            }
+        return Blocker(_CLOSED[cause], data)
+
+    def _share_not_free(self, room: Room, company: str, data: dict[str, Any]) -> Blocker:
+        """The largest part of a card that is free to it against the need, and whose cards the others are."""
+        tier, shape = room.tier, room.shape
+        open_here = self._fleet.open_nodes(tier, shape)[:, None]  # (tier nodes, 1)
+        joins = tier.may_join(shape.sharer) & open_here  # (tier nodes, cards)
+        has_room = (tier.slots >= tier.slots_of(shape)) & open_here & ~joins
+        return Blocker(
+            codes.SHARE,
+            data
+            | {
+                "slots": tier.slots_of(shape),
+                "share": shape.share or None,
+                "gpu_memory_mib": shape.gpu_memory_mib or None,
+                "largest_free": int(np.where(joins, tier.slots, 0).max(initial=0)),
+                "replicas_fit": int(room.replicas(frozenset()).sum()),
+                "shared_by_others": int(has_room.sum()),
+                "holders": self.holders(tier.tier_id, company),
+                "leaving": self.leaving(tier.tier_id),
+            },
+        )
 
     def _not_free(self, room: Room, company: str, data: dict[str, Any]) -> Blocker:
         tier, shape = room.tier, room.shape
@@ -272,6 +270,7 @@ class Diagnosis:
             "largest_free_node": self._fleet.nodes[int(tier.nodes[row])].name if usable[row] else None,
             "needed": shape.gpus * shape.replicas,
             "holders": self.holders(tier.tier_id, company),
+            "leaving": self.leaving(tier.tier_id),
         }
         # Judged without the other causes, like the cause itself: ending a cordon must not rename this one.
         free = usable if "alternative" in data else tier.free
@@ -309,6 +308,11 @@ class Diagnosis:
             for node, gpus in nodes[:_LISTED_NODES]
         ]
 
+    def leaving(self, tier_id: str) -> float:
+        """GPUs of the tier whose work is stopping: they are free soon."""
+        units = sum(live.units for live in self._live.get(tier_id, ()) if live.state == "stopping")
+        return units / UNITS_PER_GPU
+
     def holders(self, tier_id: str, company: str) -> list[dict[str, Any]]:
         """Who holds the tier, most first. Teams of another company stay unnamed: `team_id` None."""
         key = (tier_id, company)
@@ -332,7 +336,10 @@ class Diagnosis:
 
 
 _NOT_FREE = frozenset(CAUSES) - {FREE}
+_CLOSED = {CORDON: codes.NODES_CORDONED, POOL: codes.POOL_NOT_ALLOWED, SELECTION: codes.NODE_SELECTION}
 
 
-def _quotient(held: Ints, asked: int, ample: Ints) -> Ints:
-    return np.maximum(held // asked, 0) if asked else ample
+def leaving_blocker(tier_id: str, gpus: int, leaving: float, workloads: int) -> Blocker:
+    """Its GPUs are claimed; it starts once those who still hold `leaving` of them have gone."""
+    data = {"tier_id": tier_id, "gpus": gpus, "leaving": leaving, "workloads": workloads}
+    return Blocker(codes.LEAVING, data)

@@ -14,10 +14,28 @@ from scheduling.engine.endings import Ending
 from scheduling.engine.fairshare import GUARANTEE, LENDING, LimitHit, QuotaTree
 from scheduling.engine.order import Ask
 from scheduling.engine.placement import Fleet, Ints, Shape
-from scheduling.engine.snapshot import Live, Request, Tier
+from scheduling.engine.snapshot import WHOLE, Live, Request, Tier
+from scheduling.engine.topology import relaxes_us
 
 _QUOTA_CODES = {codes.QUOTA_LIMIT, codes.QUOTA_LIMIT_TOTAL, codes.NOT_PREEMPTIBLE}
-_MACHINE_USE = {codes.NOT_ENOUGH_FREE_GPUS, codes.GANG_SPLIT, codes.CPU, codes.MEMORY, codes.RESERVATION}
+_MACHINE_USE = {
+    codes.NOT_ENOUGH_FREE_GPUS,
+    codes.SHARE,
+    codes.GANG_SPLIT,
+    codes.CPU,
+    codes.MEMORY,
+    codes.TOPOLOGY,
+    codes.RESERVATION,
+}
+_GATES = {codes.NOT_BEFORE, codes.DEPENDENCY, codes.ARRAY_CAP}
+# Waiting does not end these.
+_HELPLESS = {
+    codes.TIER_UNKNOWN,
+    codes.POOL_NOT_ALLOWED,
+    codes.NODE_SELECTION,
+    codes.BUDGET,
+    codes.NEVER_FITS_NODE,
+}
 
 
 class Changes:
@@ -35,9 +53,13 @@ class Changes:
             only = all(blocker.code == codes.BUDGET for blocker in blockers)
             return {"kind": "budget"} if only else None
         if never:
-            return self._fewer_ever(ask) or self._other_tier(ask)
-        found = self._other_tier(ask) or self._fewer_now(ask) or self._quota(ask)
-        return found or self._wait(ask.request, blockers)
+            return self._level_ever(ask) or self._fewer_ever(ask) or self._other_tier(ask)
+        gates = [blocker for blocker in blockers if blocker.code in _GATES]
+        if gates:
+            is_all = len(gates) == len(blockers) == 1
+            return _gate_change(gates[0]) if is_all else self._wait(ask.request, blockers)
+        found = self._level_now(ask) or self._other_tier(ask) or self._fewer_now(ask)
+        return found or self._smaller_share(ask) or self._quota(ask) or self._wait(ask.request, blockers)
 
     def _would_start(self, ask: Ask, tier_id: str, shape: Shape) -> bool:
         if (not shape.is_share and self._most[tier_id] < shape.gpus) or not self._fits_now(
@@ -63,6 +85,43 @@ class Changes:
             if could and self._would_start(ask, tier.id, ask.shape):
                 return {"kind": "other_tier", "tier": tier.id}
         return None
+
+    def _level_now(self, ask: Ask) -> dict[str, Any] | None:
+        """The next wider level of topology with which it would start now."""
+        shape = ask.shape
+        for tier_id in ask.tiers if shape.required_level else ():
+            for level in self._fleet.topology.wider(shape):
+                if self._would_start(ask, tier_id, replace(shape, required_level=level)):
+                    return {"kind": "level", "level": level, "tier": tier_id, "when": "now"}
+        return None
+
+    def _level_ever(self, ask: Ask) -> dict[str, Any] | None:
+        """The next wider level that empty nodes of a named tier would hold it in."""
+        shape = ask.shape
+        for tier_id in ask.tiers if shape.required_level else ():
+            tier = self._fleet.tiers[tier_id]
+            for level in self._fleet.topology.wider(shape):
+                if not clip(self._fleet, tier, replace(shape, required_level=level))[1]:
+                    now = self._would_start(ask, tier_id, replace(shape, required_level=level))
+                    when = "now" if now else "later"
+                    return {"kind": "level", "level": level, "tier": tier_id, "when": when}
+        return None
+
+    def _smaller_share(self, ask: Ask) -> dict[str, Any] | None:
+        """The largest part of a card, smaller than asked, with which it would start now."""
+        shape, best = ask.shape, (0, "")
+        for tier_id in ask.tiers if shape.is_share else ():
+            tier = self._fleet.tiers[tier_id]
+            joins = tier.may_join(shape.sharer) & self._fleet.open_nodes(tier, shape)[:, None]
+            free = tier.slots[joins]  # (cards that it may join,)
+            for slots in np.unique(free[(free > best[0]) & (free < tier.slots_of(shape))])[::-1].tolist():
+                if self._would_start(ask, tier_id, replace(shape, share=slots, gpu_memory_mib=0)):
+                    best = (slots, tier_id)
+                    break
+        if not best[0]:
+            return None
+        memory_mib = self._tiers[best[1]].memory_mib * best[0] // WHOLE
+        return {"kind": "smaller_share", "share": best[0], "gpu_memory_mib": memory_mib, "tier": best[1]}
 
     def _fewer_now(self, ask: Ask) -> dict[str, Any] | None:
         best = (0, "")
@@ -115,13 +174,22 @@ class Changes:
 
     def _wait(self, request: Request, blockers: tuple[Blocker, ...]) -> dict[str, Any] | None:
         """Waiting helps where use falls or machines come back, not against a limit below the request."""
-        helpless = {codes.TIER_UNKNOWN, codes.POOL_NOT_ALLOWED, codes.BUDGET, codes.NEVER_FITS_NODE}
         for tier_id in request.tiers:
-            found = blockers_of(blockers, tier_id)
+            found = [b for b in blockers_of(blockers, tier_id) if not b.data.get("alternative")]
             too_low = any(b.code in _QUOTA_CODES and b.data["asked"] > b.data["limit"] for b in found)
-            if not too_low and not any(blocker.code in helpless for blocker in found):
+            if not too_low and not any(_is_helpless(blocker) for blocker in found):
                 return {"kind": "wait"}
         return None
+
+
+def _is_helpless(blocker: Blocker) -> bool:
+    return blocker.code in _HELPLESS or not blocker.data.get("ever", True)
+
+
+def _gate_change(gate: Blocker) -> dict[str, Any]:
+    if gate.code == codes.ARRAY_CAP:
+        return {"kind": "array_cap", "cap": gate.data["running"] + 1}
+    return {"kind": "start_time" if gate.code == codes.NOT_BEFORE else "wait"}
 
 
 class Etas:
@@ -130,18 +198,44 @@ class Etas:
     def __init__(self, timeline: Timeline, shares: QuotaTree, live: Iterable[Live], shape_count: int) -> None:
         self._timeline, self._shares = timeline, shares
         self._endings = [e for e in timeline.endings(live) if e.ends_us is not None]
-        self._found: dict[tuple[str, int, int], int | None] = {}
+        self._found: dict[tuple[object, ...], int | None] = {}
         self._freed: dict[tuple[str, str | None, str], tuple[Ints, list[Ending]]] = {}
+        self._by_workload: dict[str, Ending] | None = None
         self._left = shape_count
 
     def earliest(self, ask: Ask, blockers: tuple[Blocker, ...]) -> tuple[int, str] | None:
         """(when, what it rests on)."""
+        gates = [self._gate_ends(gate) for gate in blockers if gate.code in _GATES]
+        if None in gates:
+            return None
         times = []
         for tier_id in ask.tiers:
-            if all(_passes_with_time(blocker) for blocker in blockers_of(blockers, tier_id)):
+            if _pass_with_time(blockers_of(blockers, tier_id)):
                 found = self._on_tier(ask, tier_id)
                 times += [] if found is None else [found]
-        return min(times, default=None)
+        if not times:
+            return None
+        return max([min(times), *(gate for gate in gates if gate is not None)], key=lambda found: found[0])
+
+    def _gate_ends(self, gate: Blocker) -> tuple[int, str] | None:
+        """When a gate opens, if that is known; what it waits for may fail, then it does not."""
+        if gate.code == codes.NOT_BEFORE:
+            return gate.data["not_before_us"], BASIS_TIME_LIMITS
+        if gate.code == codes.DEPENDENCY and gate.data["count"] == len(gate.data["workload_ids"]):
+            ends = [self._ends_of(workload_id) for workload_id in gate.data["workload_ids"]]
+            known = [end for end in ends if end is not None]
+            if len(known) == len(ends):
+                last = max(known, key=lambda ending: ending.ends_us or 0)
+                return last.ends_us or 0, BASIS_CLASS_DEFAULTS if last.is_estimate else BASIS_TIME_LIMITS
+        return None
+
+    def _ends_of(self, workload_id: str) -> Ending | None:
+        """The last of its replicas to end; None while it does not run, or nobody knows."""
+        if self._by_workload is None:
+            self._by_workload = {}
+            for ending in self._endings:  # first end first
+                self._by_workload[ending.live.workload_id] = ending
+        return self._by_workload.get(workload_id)
 
     def _on_tier(self, ask: Ask, tier_id: str) -> tuple[int, str] | None:
         room_us = self._when_room(ask, tier_id)
@@ -157,7 +251,18 @@ class Etas:
         return max(end for end, _ in ends), BASIS_CLASS_DEFAULTS if estimated else BASIS_TIME_LIMITS
 
     def _when_room(self, ask: Ask, tier_id: str) -> int | None:
-        key = (tier_id, ask.shape_no, ask.hold_us)
+        """With the level of topology that it insists on, or with less once it does not any more."""
+        found = self._room_us(ask, tier_id, (tier_id, ask.shape_no, ask.hold_us))
+        request = ask.request
+        if ask.shape.required_level != request.required_level:
+            relaxed = replace(ask, shape=replace(ask.shape, required_level=request.required_level))
+            later = self._room_us(relaxed, tier_id, (tier_id, relaxed.shape, ask.hold_us))
+            if later is not None:
+                later = max(later, relaxes_us(request))
+                found = later if found is None else min(found, later)
+        return found
+
+    def _room_us(self, ask: Ask, tier_id: str, key: tuple[object, ...]) -> int | None:
         if key not in self._found:
             if not self._left:
                 return None
@@ -176,10 +281,17 @@ class Etas:
         return counted[index] if index < len(counted) else None
 
 
+def _pass_with_time(blockers: list[Blocker]) -> bool:
+    """Whether all end by themselves; of alternatives one is enough."""
+    either = [_passes_with_time(blocker) for blocker in blockers if blocker.data.get("alternative")]
+    alone = [_passes_with_time(blocker) for blocker in blockers if not blocker.data.get("alternative")]
+    return all(alone) and (any(either) or not either)
+
+
 def _passes_with_time(blocker: Blocker) -> bool:
     if blocker.code in _QUOTA_CODES:
         return bool(blocker.data["asked"] <= blocker.data["limit"])
-    return blocker.code in _MACHINE_USE and blocker.data.get("ever", True)
+    return blocker.code in _GATES or (blocker.code in _MACHINE_USE and blocker.data.get("ever", True))
 
 
 def blockers_of(blockers: tuple[Blocker, ...], tier_id: str) -> list[Blocker]:

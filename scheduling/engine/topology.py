@@ -243,12 +243,26 @@ class Topology:
             return int(fit.sum()) >= shape.replicas
         return holds(fit, self.domains(tier), self.wish(tier, shape), shape.replicas)
 
-    def most(self, tier: TierNodes, shape: Shape, fit: Ints) -> int:
-        """The most replicas that one domain of the required level holds; without one, that all hold."""
+    def knows(self, level: str | None) -> bool:
+        return level is None or level == ISLAND or self.fabric.depth(level) is not None
+
+    def largest(self, tier: TierNodes, shape: Shape, fit: Ints) -> tuple[str | None, int]:
+        """(name, replicas) of the domain of the required level that holds most of the gang."""
         within = self._within(tier, shape)
+        if within == NO_SUCH_LEVEL or not fit.size:
+            return None, 0
         if within is None:
-            return int(fit.sum())
-        return 0 if within == NO_SUCH_LEVEL else most_in_a_domain(fit, self.domains(tier)[within])
+            return None, int(fit.sum())
+        room = _sums(fit, self.domains(tier)[within])
+        domain = int(room.argmax())
+        return (self.fabric.names[within][domain], int(room[domain])) if room[domain] else (None, 0)
+
+    def wider(self, shape: Shape) -> list[str | None]:
+        """The levels above the one that it insists on, the next one first; at last none."""
+        known = (*self._levels, NODE, ISLAND)
+        if shape.required_level not in known:
+            return [None]
+        return [*known[: known.index(shape.required_level)][::-1], None]
 
     def narrow(self, tier: TierNodes, shape: Shape, fit: Ints) -> Ints:
         """(tier nodes,) `fit` inside the one domain that the gang goes to; unchanged where it need not be one."""

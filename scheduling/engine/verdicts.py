@@ -1,6 +1,6 @@
 """What each waiting request is told: all that blocks it, what would help, and when it may start."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scheduling.engine import decisions as codes
@@ -8,10 +8,12 @@ from scheduling.engine.backfill import Timeline
 from scheduling.engine.blockers import Diagnosis, quota_blockers, reservation_blocker
 from scheduling.engine.decisions import Blocker, Verdict
 from scheduling.engine.fairshare import QuotaTree
+from scheduling.engine.gates import gate
 from scheduling.engine.order import Ask, Line
 from scheduling.engine.outlook import Changes, Etas
 from scheduling.engine.placement import Fleet
 from scheduling.engine.snapshot import Live, Tier
+from scheduling.engine.topology import relaxes_us
 
 
 def _promises(timeline: Timeline) -> set[str]:
@@ -27,6 +29,17 @@ def _promise_rank(ask: Ask) -> tuple[bool, int]:
     return (ask.request.promised_us is not None, ask.most_units)
 
 
+def _relaxes(ask: Ask) -> bool:
+    """Whether it insists on a level that it only prefers."""
+    return ask.shape.required_level != ask.request.required_level
+
+
+def _with_patience(blocker: Blocker, ask: Ask) -> Blocker:
+    if blocker.code != codes.TOPOLOGY or not _relaxes(ask):
+        return blocker
+    return Blocker(blocker.code, {**blocker.data, "relaxes_us": relaxes_us(ask.request)})
+
+
 class Explainer:
     """Judges by the state at the end of the pass; equals share the work."""
 
@@ -38,7 +51,10 @@ class Explainer:
         tiers: tuple[Tier, ...],
         live: list[Live],
         eta_shapes: int,
+        arrays: Mapping[str, int] | None = None,
     ) -> None:
+        """`arrays`: how many members of each hold something at the end of the pass."""
+        self._arrays = arrays or {}
         self._fleet, self._shares, self._timeline = fleet, shares, timeline
         self._promised = _promises(timeline)
         self._diagnosis = Diagnosis(fleet, shares, live)
@@ -59,17 +75,28 @@ class Explainer:
 
     def verdict(self, ask: Ask, position: int) -> Verdict:
         request = ask.request
-        key = (request.team_id, ask.shape_no, request.tiers, request.budget_blocker, ask.hold_us, ask.bound)
+        gates = gate(request, self._timeline.now_us, self._arrays)
+        key = (
+            request.team_id,
+            ask.shape_no,
+            request.tiers,
+            request.budget_blocker,
+            ask.hold_us,
+            ask.bound,
+            relaxes_us(request) if _relaxes(ask) else None,
+            str(gates),
+        )
         if ask.id in self._timeline.held:
-            found = self._work_out(ask)
+            found = self._work_out(ask, gates)
         else:
             if key not in self._answers:
-                self._answers[key] = self._work_out(ask)
+                self._answers[key] = self._work_out(ask, gates)
             found = self._answers[key]
         return Verdict(ask.id, found.blockers, found.smallest_change, found.eta_us, position, found.eta_basis)
 
-    def _work_out(self, ask: Ask) -> Verdict:
+    def _work_out(self, ask: Ask, gates: Sequence[Blocker]) -> Verdict:
         blockers, never = self._blockers(ask)
+        blockers = (*gates, *blockers)
         change = self._changes.smallest(ask, blockers, never)
         held = self._timeline.held.get(ask.id)
         if held is not None:
@@ -95,7 +122,7 @@ class Explainer:
             # A limit over all tiers is one cause, however many tiers the request names.
             found += [blocker for blocker in quota_blockers(request, hits) if blocker not in found]
             answer = self._diagnosis.tier_answer(tier_id, ask.shape, request.team_id)
-            found += answer.blockers
+            found += [_with_patience(blocker, ask) for blocker in answer.blockers]
             if not answer.blockers:
                 ways = self._timeline.in_the_way(tier_id, ask)
                 company = self._shares.company(request.team_id)

@@ -197,3 +197,90 @@ def test_three_blockers_lose_one_each() -> None:
     assert sorted(codes_of(decide(world))) == sorted(three)
     for code, remedy in three.items():
         assert sorted(codes_of(decide(remedy(world)))) == sorted(set(three) - {code})
+
+
+# The same once more, for a gang that asks for labels, a rack, an earliest start and others' success.
+def wrong_in_other_ways() -> Snapshot:
+    nodes = [a_node(name, domains=(name[0],)) for name in ("r1", "s1")]
+    request = a_request(
+        replicas=2,
+        gpus=8,
+        required_level="rack",
+        node_labels=("disk=ssd",),
+        not_before_us=NOW_US + HOUR_US,
+        depends_on=("prepare",),
+    )
+    gpus = [*some_gpus("r1", free=0), *some_gpus("s1", free=0)]
+    return replace(a_world(nodes, gpus, [request]), levels=("rack",))
+
+
+MORE_REMEDIES: dict[str, Change] = {
+    "not_before": _request(not_before_us=None),
+    "dependency": _request(depends_on=()),
+    "node_selection": _node(labels=("disk=ssd",)),
+    "topology": _node(domains=("r",)),
+    "not_enough_free_gpus": _gpus(free=True),
+}
+
+
+@pytest.mark.parametrize("code", MORE_REMEDIES)
+def test_gates_labels_and_topology_are_listed_together_and_end_alone(code: str) -> None:
+    assert sorted(codes_of(decide(wrong_in_other_ways()))) == sorted(MORE_REMEDIES)
+    left = codes_of(decide(MORE_REMEDIES[code](wrong_in_other_ways())))
+    assert sorted(left) == sorted(set(MORE_REMEDIES) - {code})
+
+
+def test_with_these_ended_too_it_starts() -> None:
+    world = wrong_in_other_ways()
+    for remedy in MORE_REMEDIES.values():
+        world = remedy(world)
+    assert started(decide(world)) == ["w"]
+
+
+def test_labels_that_too_few_nodes_have() -> None:
+    world = a_world(
+        [a_node("n1"), a_node("n2", labels=("a=b",))], some_gpus("n1"), [a_request(node_labels=("a=b",))]
+    )
+    assert codes_of(decide(world)) == ["node_selection"]
+    data = data_of(world, "node_selection")
+    assert (data["node_labels"], data["node_count"], data["left_count"]) == (["a=b"], 1, 0)
+    excluded = a_world([a_node("n1")], some_gpus("n1"), [a_request(not_nodes=("n1",))])
+    assert codes_of(decide(excluded)) == ["node_selection"]
+
+
+def test_the_largest_domain_against_the_need() -> None:
+    nodes = [a_node(name, domains=(name[0],)) for name in ("r1", "r2", "r3", "s1")]
+    gpus = [gpu for node in nodes for gpu in some_gpus(node.name, free=0 if node.name == "r1" else 8)]
+    request = a_request(replicas=3, gpus=8, required_level="rack")
+    world = replace(a_world(nodes, gpus, [request]), levels=("rack",))
+    assert codes_of(decide(world)) == ["topology"]
+    data = data_of(world, "topology")
+    assert (data["largest_domain"], data["replicas_fit"], data["replicas_in_all"]) == ("r", 2, 3)
+    assert started(decide(_request(required_level=None)(world))) == ["w"]
+    assert started(decide(_gpus(free=True)(world))) == ["w"]
+
+
+def test_a_domain_that_could_never_hold_it() -> None:
+    nodes = [a_node(name, domains=(name[0],)) for name in ("r1", "s1")]
+    gpus = [*some_gpus("r1"), *some_gpus("s1")]
+    request = a_request(replicas=2, gpus=8, required_level="rack")
+    world = replace(a_world(nodes, gpus, [request]), levels=("rack",))
+    assert data_of(world, "topology")["ever"] is False
+    assert data_of(_request(required_level="galaxy")(world), "topology")["is_level"] is False
+
+
+def test_the_largest_part_of_a_card_and_whose_the_others_are() -> None:
+    gpus = some_gpus("n1", 3, free=0)
+    gpus[0] = replace(gpus[0], slots_free=300, shared_by="vision")
+    gpus[1] = replace(gpus[1], slots_free=900, shared_by="speech")
+    world = a_world([a_node("n1")], gpus, [a_request(share=500)])
+    assert codes_of(decide(world)) == ["share"]
+    data = data_of(world, "share")
+    assert (data["slots"], data["largest_free"], data["shared_by_others"]) == (500, 300, 1)
+
+
+def test_gpus_that_are_being_vacated_are_counted() -> None:
+    world = a_world(
+        [a_node("n1")], some_gpus("n1", free=0), [a_request()], live=[held("x", 3, state="stopping")]
+    )
+    assert data_of(world, "not_enough_free_gpus")["leaving"] == 3.0

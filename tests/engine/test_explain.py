@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
+from scheduling.engine.blockers import leaving_blocker
 from scheduling.engine.decisions import BLOCKER_CODES
 from scheduling.engine.explain import change_sentence, headline, sentence, start_reason
 from scheduling.engine.plan import Blocker
@@ -7,7 +10,9 @@ from scheduling.engine.snapshot import Snapshot
 from tests.engine.build import (
     A100,
     H100,
+    HOUR_US,
     L4,
+    NOW_US,
     TEAMS,
     a_node,
     a_request,
@@ -17,7 +22,7 @@ from tests.engine.build import (
     quota,
     some_gpus,
 )
-from tests.engine.test_blockers import REMEDIES, everything_wrong
+from tests.engine.test_blockers import MORE_REMEDIES, REMEDIES, everything_wrong, wrong_in_other_ways
 
 NAMES = {thing.id: thing.name for thing in (H100, A100, L4, *TEAMS)}
 NODES = (a_node("n1"), a_node("n2"))
@@ -67,7 +72,7 @@ def test_every_blocker_has_a_sentence_without_names(code: str) -> None:
 
 def test_the_examples_leave_out_only_the_split_gang() -> None:
     rules = {"not_preemptible", "lend_limit", "reservation"}  # tests of their own
-    rules |= {"not_before", "dependency", "array_cap", "node_selection", "topology", "share", "leaving"}
+    rules |= {"array_cap", "share", "leaving", *MORE_REMEDIES} - set(REMEDIES)
     assert set(BLOCKER_CODES) - set(REMEDIES) == {"gang_split", "tier_unknown"} | rules
     gpus = [*some_gpus("n1", free=5), *some_gpus("n2", free=3)]
     world = a_world(NODES, gpus, [a_request(replicas=2, gpus=4)])
@@ -102,4 +107,57 @@ def test_changes_in_words() -> None:
     assert (
         change_sentence(change, NAMES)
         == "With 8 GPUs of h100-80g for each replica it would fit once they are free"
+    )
+
+
+@pytest.mark.parametrize("code", sorted(MORE_REMEDIES))
+def test_the_other_blockers_have_sentences_too(code: str) -> None:
+    blockers = {blocker.code: blocker for blocker in decide(wrong_in_other_ways()).verdicts[0].blockers}
+    assert not sentence(blockers[code], {}).endswith(".")
+
+
+def test_topology_in_words() -> None:
+    nodes = [a_node(name, domains=(name[0],)) for name in ("r1", "r2", "s1")]
+    gpus = [gpu for node in nodes for gpu in some_gpus(node.name, free=4 if node.name == "r1" else 8)]
+    request = a_request(replicas=2, gpus=8, preferred_level="rack", level_wait_s=7200)
+    world = replace(a_world(nodes, gpus, [request]), levels=("rack",))
+    verdict = decide(world).verdicts[0]
+    assert headline(verdict, NAMES) == (
+        "Waiting: needs 2 replicas with 8 h100-80g each in one rack; the one with most room, r, has room for 1,"
+        " all together for 2; from 2027-01-15 09:00 UTC on it takes less"
+    )
+    assert change_sentence(verdict.smallest_change, NAMES) == "Wherever there is room it would start now"
+    assert verdict.eta_us == NOW_US + HOUR_US
+
+
+def test_labels_and_shares_in_words() -> None:
+    labels = a_request(node_labels=("disk=ssd",), not_labels=("old=yes",))
+    assert first(a_world(NODES, some_gpus("n1"), [labels])) == (
+        "Waiting: asks for nodes with disk=ssd and without old=yes; no node with h100-80g is such a node"
+    )
+    gpus = [replace(gpu, slots_free=300, shared_by="vision") for gpu in some_gpus("n1", 1, free=0)]
+    world = a_world(NODES, gpus, [a_request(share=500)])
+    assert first(world) == (
+        "Waiting: needs 50 % of one h100-80g; the largest part that is free to it is 30 %"
+    )
+    assert change_sentence(decide(world).verdicts[0].smallest_change, NAMES) == (
+        "With 30 % (23.89 GiB) of one h100-80g it would start now"
+    )
+
+
+def test_a_claim_waits_for_others_to_leave() -> None:
+    assert sentence(leaving_blocker("h100", 8, 4.0, 2), NAMES) == (
+        "its GPUs are chosen; it starts when 2 workloads on 4 of its 8 h100-80g have left"
+    )
+
+
+def test_a_start_says_which_domain_and_which_tier_by_value() -> None:
+    nodes = [a_node(name, domains=("r",)) for name in ("r1", "r2")]
+    gpus = [gpu for node in nodes for gpu in some_gpus(node.name)]
+    world = replace(a_world(nodes, gpus, [a_request(replicas=2, gpus=8)]), levels=("rack",))
+    (start,) = decide(world).starts
+    assert "all replicas in rack r" in start_reason(start, NAMES)
+    by_value = replace(start, why_here={**start.why_here, "tier_choices": 2, "by_value": True})
+    assert "(h100-80g, the best result for its cost of 2 tiers that could start it)" in start_reason(
+        by_value, NAMES
     )

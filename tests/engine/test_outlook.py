@@ -1,5 +1,6 @@
 """The smallest change that would help, and when a start could come by itself."""
 
+from dataclasses import replace
 from typing import Any
 
 from scheduling.engine.plan import Policy, Verdict
@@ -137,3 +138,55 @@ def test_etas_are_worked_out_for_so_many_shapes_only() -> None:
         a_world(NODE, some_gpus("n1", free=0), wants, live=live), Policy(eta_shapes=1, reservations=0)
     )
     assert [verdict.eta_us is None for verdict in decided.verdicts] == [False, True]
+
+
+def _racks(*free: int, **wants: Any) -> Snapshot:
+    """One node of 8 GPUs in each of rack r (the first two) and rack s."""
+    nodes = [a_node(name, domains=(name[0],)) for name in ("r1", "r2", "s1")[: len(free)]]
+    gpus = [gpu for node, count in zip(nodes, free, strict=True) for gpu in some_gpus(node.name, free=count)]
+    return replace(a_world(nodes, gpus, [a_request(replicas=2, gpus=8, **wants)]), levels=("rack",))
+
+
+def test_a_wider_level_that_would_start_now_or_ever() -> None:
+    assert change_of(_racks(8, 0, 8, required_level="rack")) == {
+        "kind": "level",
+        "level": None,
+        "tier": "h100",
+        "when": "now",
+    }
+    never = _racks(8, 0, required_level="node")
+    assert change_of(never) == {"kind": "level", "level": "rack", "tier": "h100", "when": "later"}
+
+
+def test_eta_of_a_required_level_is_when_one_domain_has_room() -> None:
+    live = (held("a", 8, node_id="r2", ends_us=NOW_US + 2 * HOUR_US),)
+    world = replace(_racks(8, 0, 8, required_level="rack"), live=live)
+    assert verdict_of(world, Policy(reservations=0)).eta_us == NOW_US + 2 * HOUR_US
+
+
+def test_a_preference_is_expected_to_relax() -> None:
+    live = (held("a", 8, node_id="r2", ends_us=NOW_US + 9 * HOUR_US),)
+    world = replace(_racks(8, 0, 8, preferred_level="rack", level_wait_s=7200), live=live)
+    assert verdict_of(world, Policy(reservations=0)).eta_us == NOW_US + HOUR_US
+
+
+def gated(**changes: Any) -> Verdict:
+    live = [held("old", 8, ends_us=NOW_US + HOUR_US)]
+    world = a_world(NODE, some_gpus("n1", free=0), [a_request(**changes)], live=live)
+    return verdict_of(world, Policy(reservations=0))
+
+
+def test_a_gate_holds_the_estimate_back() -> None:
+    assert gated(not_before_us=NOW_US + 3 * HOUR_US).eta_us == NOW_US + 3 * HOUR_US
+    assert gated(not_before_us=NOW_US + 60).eta_us == NOW_US + HOUR_US
+    assert gated(depends_on=("old",)).eta_us == NOW_US + HOUR_US
+    assert gated(depends_on=("waits",)).eta_us is None
+
+
+def test_of_alternatives_one_that_ends_is_enough() -> None:
+    """n1 is out of service, n2 is busy for an hour."""
+    nodes = (a_node("n1", schedulable=False), a_node("n2"))
+    gpus = [*some_gpus("n1"), *some_gpus("n2", free=0)]
+    live = [held("old", 8, node_id="n2", ends_us=NOW_US + HOUR_US)]
+    world = a_world(nodes, gpus, [a_request(gpus=8)], live=live)
+    assert verdict_of(world, Policy(reservations=0)).eta_us == NOW_US + HOUR_US

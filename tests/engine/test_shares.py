@@ -63,7 +63,7 @@ def test_a_card_that_others_share_is_no_room() -> None:
         busy = replace(gpu, free=False, slots_free=900, shared_by=by)
         world = a_world([a_node("n1")], [busy], [a_request("w", share=100)])
         assert decide(world).starts == ()
-        assert codes_of(decide(world)) == ["not_enough_free_gpus"]
+        assert codes_of(decide(world)) == ["share"]
 
 
 def test_gpu_memory_counts_by_tier() -> None:
