@@ -70,7 +70,7 @@ class Policy:
     """The rules that an admin may change, as plain values."""
 
     share_scope: str = "team"  # whose shares may lie on one card: of one "team", or of one "company"
-    # The packing score, docs/scheduling.md section 9: its weights, and steps for what else speaks against a place.
+    # The packing score, docs/scheduling.md section 12: its weights, and steps for what else speaks against a place.
     pack_fragments: float = 0.3
     pack_shares: float = 1.5
     pack_stranded: float = 0.9
