@@ -24,8 +24,10 @@ from scheduling.engine.decisions import (
     Blocker,
     ReplicaPlacement,
     Start,
+    Stop,
 )
-from scheduling.models import Attempt, Verdict, Workload
+from scheduling.engine.reasons import stop_reason
+from scheduling.models import Attempt, Eviction, Verdict, Workload
 from tenants.models import Team
 from tenants.selectors import visible_q
 
@@ -141,12 +143,23 @@ class _Names:
 
 def attempt_reasons(attempt: Attempt) -> str:
     """Why it started then and there. The caller has the attempt from a selector that checked the reader."""
+    return attempts_reasons([attempt])[attempt.pk]
+
+
+def attempts_reasons(attempts: Iterable[Attempt]) -> dict[UUID, str]:
+    """The same for many, in two queries. An attempt that the pass did not explain has none: ""."""
+    rows = list(attempts)
+    teams = Team.objects.filter(pk__in={row.workload.team_id for row in rows}).values_list("pk", "name")
+    nodes = Node.objects.filter(replicas__attempt__in=rows).distinct().values_list("pk", "name")
+    tiers = [(row.tier_id, row.tier.name) for row in rows]
+    names = {str(key): name for key, name in (*teams, *nodes, *tiers)}
+    return {row.pk: _start_reason(row, names) for row in rows}
+
+
+def _start_reason(attempt: Attempt, names: Mapping[str, str]) -> str:
     if not attempt.why_now or not attempt.why_here:
         return ""
     workload = attempt.workload
-    teams = Team.objects.filter(pk=workload.team_id).values_list("pk", "name")
-    nodes = Node.objects.filter(replicas__attempt=attempt).values_list("pk", "name")
-    names = {str(key): name for key, name in (*teams, *nodes, (attempt.tier_id, attempt.tier.name))}
     assert workload.spec is not None
     gpus = int(workload.spec.document["request"]["gpus_per_replica"])
     placed = ReplicaPlacement(0, "", 0, tuple(str(number) for number in range(gpus)))
@@ -159,3 +172,22 @@ def attempt_reasons(attempt: Attempt) -> str:
         attempt.why_here,
     )
     return explain.start_reason(start, names)
+
+
+def evictions_texts(actor: User, evictions: Iterable[Eviction]) -> dict[UUID, str]:
+    """Who gained, what was lost, why this one. Who may not see the gainer reads of another team. One query."""
+    rows = list(evictions)
+    gainers = {row.gained_by.team_id for row in rows if row.gained_by}
+    seen = set(Team.objects.filter(visible_q(actor, ""), pk__in=gainers).values_list("pk", flat=True))
+    return {row.pk: _eviction_text(row, seen) for row in rows}
+
+
+def _eviction_text(eviction: Eviction, seen: set[UUID]) -> str:
+    gainer, why = eviction.gained_by, dict(eviction.why)
+    names: dict[str, str] = {}
+    if gainer and gainer.team_id in seen:
+        names = {str(gainer.pk): gainer.name, str(gainer.team_id): gainer.team.name}
+    else:
+        why |= {"gained_by_team": None, "gained_by_workload": None}
+    replicas = None if eviction.replicas is None else tuple(eviction.replicas)
+    return stop_reason(Stop("", eviction.reason, None, replicas, why), names)

@@ -27,7 +27,9 @@ FROM unnest(%(workload)s::uuid[], %(position)s::int[], %(blockers)s::jsonb[], %(
 JOIN scheduling_workload waiting ON waiting.id = rows.id AND waiting.state = 'waiting'
 ON CONFLICT (workload_id) DO UPDATE SET pass_number = excluded.pass_number, position = excluded.position,
   blockers = excluded.blockers, smallest_change = excluded.smallest_change, eta = excluded.eta,
-  eta_basis = excluded.eta_basis, decided_at = excluded.decided_at
+  eta_basis = excluded.eta_basis, decided_at = excluded.decided_at,
+  before = jsonb_build_object('position', scheduling_verdict.position, 'eta', scheduling_verdict.eta,
+    'codes', jsonb_path_query_array(scheduling_verdict.blockers, '$[*].code'))
 WHERE (scheduling_verdict.position, scheduling_verdict.blockers, scheduling_verdict.smallest_change,
        scheduling_verdict.eta, scheduling_verdict.eta_basis)
   IS DISTINCT FROM (excluded.position, excluded.blockers, excluded.smallest_change, excluded.eta,

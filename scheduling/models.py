@@ -379,6 +379,8 @@ class Verdict(models.Model):
     eta = models.DateTimeField(null=True)
     eta_basis = models.CharField(max_length=200, blank=True, default="")
     decided_at = models.DateTimeField(db_default=YardNow())
+    # position, codes and eta of the verdict before this one; NULL for the first
+    before = models.JSONField(null=True)
 
     def __str__(self) -> str:
         return f"verdict on {self.workload_id}"
@@ -390,6 +392,8 @@ class SchedulerState(models.Model):
     id = models.SmallIntegerField(primary_key=True, default=1)
     pass_number = models.BigIntegerField(default=0, db_column="pass")
     passed_at = models.DateTimeField(null=True)
+    # tier → team → units: the fair shares by which the last recorded pass went
+    shares = models.JSONField(default=dict)
 
     class Meta:
         db_table = "scheduler_state"
@@ -414,8 +418,6 @@ class PassRecord(models.Model):
     grown = models.PositiveIntegerField(default=0)
     # public ids of workloads whose start did not survive the commit's rechecks, with the reason
     refused = models.JSONField(default=list)
-    # what was taken back or made smaller: `engine.decisions.Stop`, ids as in the ledger
-    stops = models.JSONField(default=list)
     # what the pass knew, so that it can be replayed (zlib over `engine.snapshot.to_json`); kept for a while
     snapshot = models.BinaryField(null=True)
     snapshot_bytes = models.PositiveIntegerField(default=0)

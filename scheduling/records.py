@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 from django.utils.translation import gettext as _
@@ -23,7 +22,7 @@ from scheduling.engine.decisions import Plan, Stop, plan_to_json, policy_of, pol
 from scheduling.engine.plan import plan as engine_plan
 from scheduling.engine.snapshot import from_json, to_json
 from scheduling.loader import Loaded
-from scheduling.models import PassRecord, Workload
+from scheduling.models import PassRecord, SchedulerState, Workload
 
 SNAPSHOTS_KEPT = 500
 RECORDS_KEPT = 20_000
@@ -51,7 +50,6 @@ def pass_record(
 ) -> None:
     """Keeps what the pass knew and did; part of its commit. What was refused in the end does not count as done."""
     number = loaded.pass_number + 1
-    stops = list(_not_refused(plan.stops, refused))
     snapshot = zlib.compress(to_json(loaded.snapshot).encode(), level=1)
     public_ids = dict(Workload.objects.filter(id__in=refused).values_list("id", "public_id"))
     spent_ms = timings.load_ms + timings.plan_ms
@@ -64,10 +62,9 @@ def pass_record(
         waiting=len(loaded.snapshot.requests),
         started=started,
         claimed=sum(UUID(claim.workload_id) not in refused for claim in plan.claims),
-        stopped=len(stops),
+        stopped=sum(not _is_refused(stop, refused) for stop in plan.stops),
         grown=sum(UUID(grow.workload_id) not in refused for grow in plan.grows),
         refused=[{"workload": public_ids[key], "reason": why} for key, why in refused.items()],
-        stops=[_stop_row(stop) for stop in stops],
         snapshot=snapshot,
         snapshot_bytes=len(snapshot),
         now_us=loaded.now_us,
@@ -75,26 +72,22 @@ def pass_record(
         engine_version=engine_version(),
         plan_digest=plan_digest(plan),
     )
+    SchedulerState.objects.filter(pk=1).update(shares=_shares(plan))
     old = PassRecord.objects.filter(number__lte=number - SNAPSHOTS_KEPT, snapshot__isnull=False)
     old.update(snapshot=None)
     PassRecord.objects.filter(number__lte=number - RECORDS_KEPT).delete()
 
 
-def _not_refused(stops: Iterable[Stop], refused: Mapping[UUID, str]) -> Iterable[Stop]:
+def _shares(plan: Plan) -> dict[str, dict[str, int]]:
+    by_tier: dict[str, dict[str, int]] = {}
+    for share in plan.shares:
+        by_tier.setdefault(share.tier_id, {})[share.team_id] = share.units
+    return by_tier
+
+
+def _is_refused(stop: Stop, refused: Mapping[UUID, str]) -> bool:
     """A victim stays where its claimant was refused."""
-    for stop in stops:
-        if stop.for_workload_id is None or UUID(stop.for_workload_id) not in refused:
-            yield stop
-
-
-def _stop_row(stop: Stop) -> dict[str, Any]:
-    return {
-        "workload_id": stop.workload_id,
-        "reason": stop.reason,
-        "for_workload_id": stop.for_workload_id,
-        "replicas": stop.replicas,
-        "why": dict(stop.why),
-    }
+    return stop.for_workload_id is not None and UUID(stop.for_workload_id) in refused
 
 
 def plan_digest(plan: Plan) -> str:
@@ -126,15 +119,34 @@ class Replay:
     took_ms: float
 
     @property
+    def starts(self) -> int:
+        return len(self.plan.starts)
+
+    @property
+    def claims(self) -> int:
+        return len(self.plan.claims)
+
+    @property
+    def stops(self) -> int:
+        return len(self.plan.stops)
+
+    @property
+    def grown(self) -> int:
+        return len(self.plan.grows)
+
+    @property
+    def verdicts(self) -> int:
+        return len(self.plan.verdicts)
+
+    @property
     def counts(self) -> str:
         """`12 starts, 1 claim, 40 verdicts`: what the plan holds."""
-        plan = self.plan
         parts = [
-            (ngettext("%(n)s start", "%(n)s starts", len(plan.starts)), len(plan.starts)),
-            (ngettext("%(n)s claim", "%(n)s claims", len(plan.claims)), len(plan.claims)),
-            (ngettext("%(n)s stop", "%(n)s stops", len(plan.stops)), len(plan.stops)),
-            (ngettext("%(n)s growth", "%(n)s growths", len(plan.grows)), len(plan.grows)),
-            (ngettext("%(n)s verdict", "%(n)s verdicts", len(plan.verdicts)), len(plan.verdicts)),
+            (ngettext("%(n)s start", "%(n)s starts", self.starts), self.starts),
+            (ngettext("%(n)s claim", "%(n)s claims", self.claims), self.claims),
+            (ngettext("%(n)s stop", "%(n)s stops", self.stops), self.stops),
+            (ngettext("%(n)s grown", "%(n)s grown", self.grown), self.grown),
+            (ngettext("%(n)s verdict", "%(n)s verdicts", self.verdicts), self.verdicts),
         ]
         return ", ".join(words % {"n": count} for words, count in parts if count) or _("nothing to do")
 

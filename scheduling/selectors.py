@@ -16,17 +16,17 @@ from django.utils.translation import gettext as _
 from gpuyard.audit.models import Event
 from gpuyard.audit.selectors import subject_events
 from gpuyard.core import clock
-from gpuyard.core.errors import Forbidden, Invalid, NotFound
+from gpuyard.core.errors import Invalid, NotFound
 from gpuyard.core.hooks import Eta
 from gpuyard.core.models import User
 from gpuyard.core.text import text_for_lookup
 from scheduling.checks import RequestCheck, request_check
 from scheduling.explanations import Explanation, Reason, attempt_reasons, verdict_explain, verdicts_explain
+from scheduling.history import pass_list
 from scheduling.models import (
     Attempt,
     Kind,
     LogChunk,
-    PassRecord,
     Replica,
     SchedulerState,
     Verdict,
@@ -206,13 +206,6 @@ def queue_list(actor: User) -> QuerySet[Workload]:
     """The actor's waiting workloads, in the order in which the last pass had them in line for their tier."""
     waiting = _visible(actor).filter(state=WorkloadState.WAITING)
     return waiting.order_by("verdict__position", "-priority", "queued_at", "pk")
-
-
-def pass_list(actor: User) -> QuerySet[PassRecord]:
-    """The last passes, newest first. They are about all companies at once: for platform admins."""
-    if not actor.is_platform_admin:
-        raise Forbidden("admin_needed", _("Only a platform admin sees the scheduler's passes."))
-    return PassRecord.objects.defer("snapshot").order_by("-number")
 
 
 def last_pass_at() -> datetime | None:

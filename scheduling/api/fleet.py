@@ -1,4 +1,4 @@
-"""What there is and who uses it: tiers, nodes with their GPUs, quotas, and the scheduler's passes."""
+"""What there is and who uses it: tiers, free space, nodes with their GPUs, quotas."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from gpuyard.core.errors import NotFound
 from gpuyard.core.models import User
 from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.core.pagination import RankPages
-from gpuyard.core.rest import Anything, Output, PagedView, actor_of
+from gpuyard.core.rest import Input, Output, PagedView, Text, actor_of, query
 from gpuyard.fleet.api import NodeOut
 from gpuyard.fleet.models import Condition, Node, Tier
 from gpuyard.fleet.selectors import node_get, node_list, tier_list
 from scheduling.api.shapes import TeamRef
+from scheduling.freespace import free_space
 from scheduling.promises import tier_promises
-from scheduling.selectors import fleet_list, pass_list, quota_use, tier_supply
+from scheduling.selectors import fleet_list, quota_use, tier_supply
 from scheduling.supply import FleetNode, GpuCell
 from tenants.models import Quota, Team
 from tenants.selectors import quota_list, team_get
@@ -71,6 +72,54 @@ def _supplies(tiers: Iterable[Tier]) -> list[dict[str, Any]]:
 
 
 _SUPPLY = ("tier", "total", "free", "largest_block", "largest_node", "as_of")
+
+
+class SizeRoomOut(Output):
+    """So many requests for `gpus` GPUs could stand at once: each on one node, or inside one island."""
+
+    gpus = serializers.IntegerField()
+    on_node = serializers.IntegerField()
+    on_island = serializers.IntegerField()
+
+
+class CardRoomOut(Output):
+    """A card of one's own teams that shares are on; `slots_free` of 1000."""
+
+    node = serializers.CharField()
+    index = serializers.IntegerField()
+    slots_free = serializers.IntegerField()
+
+
+class FreeSpaceOut(Output):
+    """`blocks`: the free GPUs of each node that has any. `too_small`: of no use for a request of a whole node."""
+
+    tier = serializers.CharField(source="tier.name")
+    total = serializers.IntegerField()
+    free = serializers.IntegerField()
+    largest_on_node = serializers.IntegerField()
+    largest_on_island = serializers.IntegerField()
+    too_small = serializers.IntegerField()
+    sizes = SizeRoomOut(many=True)
+    blocks = serializers.ListField(child=serializers.IntegerField())
+    shared_cards = CardRoomOut(many=True, source="own_cards")
+    as_of = serializers.DateTimeField()
+
+
+class FreeSpaceView(PagedView):
+    """Free GPUs as what could be started on them, tier by tier, the dearest first."""
+
+    pagination_class = RankPages
+
+    class Filters(Input):
+        team = Text(required=False, help_text="Only what this team may use.")
+
+    @extend_schema(operation_id="free_space_list", parameters=[Filters], responses=FreeSpaceOut(many=True))
+    def get(self, request: Request) -> Response:
+        actor = actor_of(request)
+        asked = query(request, self.Filters, is_paged=True).get("team")
+        team = team_get(actor, asked) if asked else None
+        tiers = tier_list(actor)
+        return self.page(request, tiers, FreeSpaceOut, lambda page: free_space(actor, page, team=team))
 
 
 # --- Nodes -------------------------------------------------------------------------------------------------
@@ -227,34 +276,3 @@ class QuotasView(PagedView):
     def get(self, request: Request, public_id: str) -> Response:
         actor = actor_of(request)
         return self.page(request, quota_list(actor, team_get(actor, public_id)), QuotaOut, _in_use)
-
-
-# --- Passes ------------------------------------------------------------------------------------------------
-
-
-class PassOut(Output):
-    """What one pass did, and how long its steps took. `refused`: what was planned but changed meanwhile."""
-
-    number = serializers.IntegerField()
-    started_at = serializers.DateTimeField()
-    load_ms = serializers.FloatField()
-    plan_ms = serializers.FloatField()
-    commit_ms = serializers.FloatField()
-    waiting = serializers.IntegerField()
-    started = serializers.IntegerField()
-    claimed = serializers.IntegerField()
-    stopped = serializers.IntegerField()
-    grown = serializers.IntegerField()
-    refused = serializers.ListField(child=Anything())
-    engine_version = serializers.CharField()
-    plan_digest = serializers.CharField()
-
-
-class PassesView(PagedView):
-    """The scheduler's last passes, for platform admins."""
-
-    pagination_class = RankPages
-
-    @extend_schema(operation_id="passes_list", responses=PassOut(many=True))
-    def get(self, request: Request) -> Response:
-        return self.page(request, pass_list(actor_of(request)), PassOut)

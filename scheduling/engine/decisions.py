@@ -221,6 +221,15 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
+class FairShare:
+    """What a team and those below it may count on of a tier that somebody waits for: guarantee or more."""
+
+    team_id: str
+    tier_id: str
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     starts: tuple[Start, ...] = ()
     claims: tuple[Claim, ...] = ()
@@ -228,6 +237,7 @@ class Plan:
     grows: tuple[Grow, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     reservations: tuple[Reservation, ...] = ()
+    shares: tuple[FairShare, ...] = ()  # as divided before anything started
     # (tier, guaranteed to all companies, units there are) where more is guaranteed than there is: each is served
     # in proportion then.
     oversold: tuple[tuple[str, int, int], ...] = ()

@@ -52,6 +52,7 @@ def plan(snapshot: Snapshot, policy: Policy, now_us: int) -> Plan:
         starts=tuple(start.decided() for start in current.starts),
         verdicts=current.verdicts(left),
         reservations=current.timeline.reservations(),
+        shares=current.standing.fair_shares(),
     )
 
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
 
-from scheduling.engine.decisions import Policy
+from scheduling.engine.decisions import FairShare, Policy
 from scheduling.engine.division import PPM, Claim, divide
 from scheduling.engine.fairshare import QuotaTree
 from scheduling.engine.snapshot import Usage
@@ -41,6 +41,15 @@ class Standing:
     def allowed(self, member: str, tier_id: str) -> int:
         """The larger of guarantee and fair share, within the limit. A member is a team's id, or with OWN_WORK."""
         return self._allowed.get(tier_id, {}).get(member, 0)
+
+    def fair_shares(self) -> tuple[FairShare, ...]:
+        """Of all teams that hold or want some of a tier that is waited for, by tier and team."""
+        return tuple(
+            FairShare(member, tier_id, units)
+            for tier_id, found in sorted(self._allowed.items())
+            for member, units in sorted(found.items())
+            if not member.endswith(OWN_WORK)
+        )
 
     def ratio(self, member: str, tier_id: str, units: int) -> int:
         """(use + units) ÷ allowed, in millionths: the smaller, the more deprived."""

@@ -38,6 +38,8 @@ SIGNED_IN = "401 200 200 200 200 200 200"
 OURS = "401 404 200 200 200 200 200"
 AUDITORS = "401 200 403 403 403 200 200"
 V = "api/v1/scheduling-policy/versions"
+ADMINS = "401 403 403 403 403 403 200"
+P = "api/v1/passes/<int:number>"
 W, C, T, N = (f"api/v1/{name}/<str:public_id>" for name in ("workloads", "cases", "teams", "nodes"))
 API = (
     Row("get", "api/v1/", EVERYBODY),
@@ -62,7 +64,6 @@ API = (
     # its owner, the team's managers and admins
     Row("post", f"{W}/stop", "401 404 403 200 403 403 200", "running"),
     Row("get", "api/v1/queue", SIGNED_IN),
-    Row("get", "api/v1/passes", "401 403 403 403 403 403 200"),
     # the rules are the same for all companies: any auditor reads them, admins change them
     Row("get", "api/v1/scheduling-policy", AUDITORS),
     Row("get", V, AUDITORS),
@@ -76,6 +77,9 @@ API = (
     Row(
         "post", "api/v1/band-grants/<uuid:grant_id>/revoke", "401 403 403 403 403 403 200", "grant", "reason"
     ),
+    Row("get", "api/v1/passes", ADMINS),
+    Row("get", P, ADMINS, "pass"),
+    Row("post", f"{P}/replay", ADMINS, "pass"),
     Row("get", "api/v1/cases", SIGNED_IN),
     Row("get", "api/v1/cases?to_decide=true", SIGNED_IN),
     Row("get", C, OURS, "case"),
@@ -83,6 +87,8 @@ API = (
     Row("post", f"{C}/decision", "401 404 403 200 403 403 403", "case", "decision"),
     Row("post", f"{C}/withdraw", "401 404 403 200 403 403 200", "case"),
     Row("get", "api/v1/tiers", SIGNED_IN),
+    Row("get", "api/v1/free-space", SIGNED_IN),
+    Row("get", "api/v1/free-space?team={subject}", OURS, "team"),
     Row("get", "api/v1/pools", SIGNED_IN),
     Row("get", "api/v1/nodes", SIGNED_IN),
     Row("get", N, SIGNED_IN, "node"),
@@ -111,6 +117,7 @@ AGENTS = (
     Row("post", "agent/v1/sync", "401 401 401 401 401 401 401", send="sync"),
 )
 PAGE = "302 200 200 200 200 200 200"  # 302: to the sign-in
+ADMINS_PAGE = "302 403 403 403 403 403 200"
 OUR_PAGE = "302 404 200 200 200 200 200"
 WEB = (
     Row("get", "healthz", EVERYBODY),
@@ -130,6 +137,10 @@ WEB = (
     Row("post", "approvals/<str:public_id>/decide", "302 404 302 302 302 302 302", "case", "form"),
     Row("get", "queue", PAGE),
     Row("get", "queue.csv", PAGE),
+    Row("get", "passes", ADMINS_PAGE),
+    Row("get", "passes.csv", ADMINS_PAGE),
+    Row("get", "passes/<int:number>", ADMINS_PAGE, "pass"),
+    Row("post", "passes/<int:number>/replay", "302 403 403 403 403 403 302", "pass"),
     Row("get", "fleet", PAGE),
     Row("get", "fleet.csv", PAGE),
     Row("get", "policy", "302 200 403 403 403 200 200"),
@@ -139,6 +150,8 @@ WEB = (
     Row("post", "policy/restore", "302 403 403 403 403 403 302", send="restore"),
     Row("post", "policy/bands", "302 403 403 403 403 403 422"),
     Row("post", "policy/bands/<uuid:grant_id>/revoke", "302 403 403 403 403 403 302", "grant", "reason"),
+    Row("get", "fleet/free", PAGE),
+    Row("get", "fleet/free.csv", PAGE),
     Row("get", "costs", PAGE),
     Row("get", "costs.csv", PAGE),
 )

@@ -9,7 +9,10 @@ from billing.services import meter
 from gpuyard.core import clock
 from gpuyard.core.models import User
 from gpuyard.fleet.models import Node, Pool, Tier
+from scheduling.engine.plan import plan
+from scheduling.loader import snapshot_load
 from scheduling.models import BandGrant, SchedulingPolicyVersion, Workload
+from scheduling.records import Timings, pass_record
 from scheduling.services import workload_submit
 from scheduling.states import WorkloadState
 from tenants.models import ApiToken, Case, Role
@@ -78,6 +81,7 @@ class World:
         SchedulingPolicyVersion.objects.create(
             number=1, document={"reservations": 5}, author=factories.admin(), note="first"
         )
+        _pass_recorded()
         Node.objects.update(last_sync_at=clock.now())
         meter()
         stranger = factories.user("member", self.theirs.team, username="theirs-stranger")
@@ -107,7 +111,15 @@ class World:
             "grant": str(self.ours.grant.pk),
             "domain": str(self.domain.pk),
             "token": str(self.ours.token.pk),
+            "pass": "1",
         }
         head, mark, rest = route.partition("<")
         path = head + ids[subject] + rest.partition(">")[2] if mark else route
         return "/" + path.replace("{subject}", ids[subject])
+
+
+def _pass_recorded() -> None:
+    """Pass 1 as it would be stored, though nothing of its plan is done."""
+    loaded = snapshot_load()
+    decided = plan(loaded.snapshot, loaded.policy, loaded.now_us)
+    pass_record(loaded, decided, Timings(loaded.now, 1.0, 1.0), started=0, refused={})

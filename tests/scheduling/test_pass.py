@@ -262,3 +262,24 @@ def test_a_promised_start_is_known_to_the_next_pass() -> None:
     assert loaded.live[0].workload_id == str(runs.id)
     assert verdict.eta is not None
     assert loaded.requests[0].promised_us == to_us(verdict.eta)
+
+
+@pytest.mark.django_db
+def test_fair_shares_and_the_verdict_before_are_kept() -> None:
+    company, tier = make.company(), make.tier()
+    team = make.team(company)
+    make.node(tier, 2)
+    for _ in range(2):
+        make.workload(team, tier, gpus=2)
+    last = make.workload(team, tier, gpus=1)
+    pass_once()
+    assert SchedulerState.objects.get().shares == {
+        str(tier.pk): {str(company.pk): 14_000, str(team.pk): 14_000}
+    }
+    assert last.verdict.before is None
+    make.quota(team, tier, limit_gpus=2)
+    pass_once()
+    last.verdict.refresh_from_db()
+    before = last.verdict.before
+    assert before is not None
+    assert (before["position"], before["codes"]) == (2, ["not_enough_free_gpus"])

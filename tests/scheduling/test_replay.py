@@ -85,7 +85,7 @@ def test_a_pass_that_only_changed_a_verdict_is_replayed_too() -> None:
     assert pass_replay(record).is_same
 
 
-def test_what_was_taken_back_is_kept_unless_its_claim_was_refused() -> None:
+def test_what_was_taken_back_counts_unless_its_claim_was_refused() -> None:
     loser, gainer, refused = (make.workload(make.team(), make.tier()) for _ in range(3))
     stop = Stop(str(loser.pk), "return", str(gainer.pk), None, {"lost_gpu_s": 60})
     decided = Plan(stops=(stop, replace(stop, for_workload_id=str(refused.pk), replicas=(1,))))
@@ -94,7 +94,6 @@ def test_what_was_taken_back_is_kept_unless_its_claim_was_refused() -> None:
     pass_record(loaded, decided, timings, started=0, refused={refused.pk: "node_changed"})
     record = PassRecord.objects.get()
     assert (record.stopped, record.refused[0]["workload"]) == (1, refused.public_id)
-    assert [row["why"] for row in record.stops] == [{"lost_gpu_s": 60}]
 
 
 def test_a_policy_comes_back_from_json_as_it_was() -> None:

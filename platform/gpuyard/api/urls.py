@@ -20,7 +20,8 @@ from gpuyard.fleet.api import (
 )
 from scheduling.api.bands import BandGrantRevokeView, BandGrantsView
 from scheduling.api.check import RequestCheckView
-from scheduling.api.fleet import NodesView, NodeView, PassesView, QuotasView, TiersView
+from scheduling.api.fleet import FreeSpaceView, NodesView, NodeView, QuotasView, TiersView
+from scheduling.api.passes import PassesView, PassReplayView, PassView
 from scheduling.api.policy import (
     PolicyPreviewView,
     PolicyRollbackView,
@@ -68,12 +69,15 @@ urlpatterns: list[URLPattern | URLResolver] = [
     ),
     path("band-grants", BandGrantsView.as_view(), name="api-band-grants"),
     path("band-grants/<uuid:grant_id>/revoke", BandGrantRevokeView.as_view(), name="api-band-grant-revoke"),
+    path("passes/<int:number>", PassView.as_view(), name="api-pass"),
+    path("passes/<int:number>/replay", PassReplayView.as_view(), name="api-pass-replay"),
     path("queue", QueueView.as_view(), name="api-queue"),
     path("cases", CasesView.as_view(), name="api-cases"),
     path("cases/<str:public_id>", CaseView.as_view(), name="api-case"),
     path("cases/<str:public_id>/decision", CaseDecisionView.as_view(), name="api-case-decision"),
     path("cases/<str:public_id>/withdraw", CaseWithdrawView.as_view(), name="api-case-withdraw"),
     path("tiers", TiersView.as_view(), name="api-tiers"),
+    path("free-space", FreeSpaceView.as_view(), name="api-free-space"),
     path("pools", PoolsView.as_view(), name="api-pools"),
     path("nodes", NodesView.as_view(), name="api-nodes"),
     path("nodes/<str:public_id>", NodeView.as_view(), name="api-node"),

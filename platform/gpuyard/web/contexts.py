@@ -364,41 +364,6 @@ class FleetPage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueueRow:
-    position: int
-    id: str  # empty when the reader may see that it waits but not whose it is
-    name: str
-    team: str
-    kind: str
-    gpus: int
-    tier: str
-    priority: int
-    waited_s: float
-    reason: str
-    eta: datetime | None = None
-    more_reasons: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class PassRow:
-    number: int
-    at: datetime
-    duration_ms: int
-    starts: int
-    waiting: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueuePage:
-    as_of: datetime
-    summary: str
-    rows: Sequence[QueueRow]
-    lanes: Sequence[QuotaLine]
-    last_pass_at: datetime | None
-    passes: Sequence[PassRow] | None  # about all companies at once: for platform admins, None for others
-
-
-@dataclass(frozen=True, kw_only=True)
 class CostLine:
     day: date
     team: str

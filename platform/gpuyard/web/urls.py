@@ -3,7 +3,7 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from gpuyard.web.views import approvals, costs, fleet, home, policy, queue, request, search, workloads
+from gpuyard.web.views import approvals, costs, fleet, home, passes, policy, queue, request, search, workloads
 
 app_name = "web"
 urlpatterns = [
@@ -25,6 +25,10 @@ urlpatterns = [
     path("approvals/<str:public_id>/decide", approvals.case_decide, name="case_decide"),
     path("queue", queue.queue, name="queue"),
     path("queue.csv", queue.queue_csv, name="queue_csv"),
+    path("passes", passes.passes, name="passes"),
+    path("passes.csv", passes.passes_csv, name="passes_csv"),
+    path("passes/<int:number>", passes.one, name="pass"),
+    path("passes/<int:number>/replay", passes.replay, name="pass_replay"),
     path("fleet", fleet.fleet, name="fleet"),
     path("fleet.csv", fleet.fleet_csv, name="fleet_csv"),
     path("policy", policy.policy, name="policy"),
@@ -32,6 +36,8 @@ urlpatterns = [
     path("policy/restore", policy.policy_restore, name="policy_restore"),
     path("policy/bands", policy.policy_band_grant, name="policy_band_grant"),
     path("policy/bands/<uuid:grant_id>/revoke", policy.policy_band_revoke, name="policy_band_revoke"),
+    path("fleet/free", fleet.free_space, name="free_space"),
+    path("fleet/free.csv", fleet.free_space_csv, name="free_space_csv"),
     path("costs", costs.costs, name="costs"),
     path("costs.csv", costs.costs_csv, name="costs_csv"),
 ]

@@ -12,12 +12,13 @@ from gpuyard.core import clock
 from gpuyard.core.models import User
 from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.web import wording
-from gpuyard.web.contexts import PassRow, QueuePage, QueueRow, QuotaLine
-from gpuyard.web.pages import rows
+from gpuyard.web.contexts import QuotaLine
+from gpuyard.web.pages import passes, rows
 from gpuyard.web.pages.why import hopeless_first, is_never
+from gpuyard.web.scheduler_contexts import QueuePage, QueueRow
 from scheduling.explanations import Explanation, verdicts_explain
 from scheduling.models import Workload
-from scheduling.selectors import last_pass_at, pass_list, queue_list, quota_use
+from scheduling.selectors import last_pass_at, queue_list, quota_use
 from scheduling.usage import Use
 from tenants.models import Quota, Team
 from tenants.selectors import teams_visible
@@ -38,21 +39,8 @@ def build(actor: User, team: Team | None) -> QueuePage:
         rows=shown,
         lanes=quota_lines(actor, team),
         last_pass_at=last_pass_at(),
-        passes=_passes(actor) if actor.is_platform_admin else None,
+        passes=passes.latest(actor, PASS_ROWS) if actor.is_platform_admin else None,
     )
-
-
-def _passes(actor: User) -> list[PassRow]:
-    return [
-        PassRow(
-            number=one.number,
-            at=one.started_at,
-            duration_ms=round(one.load_ms + one.plan_ms + one.commit_ms),
-            starts=one.started,
-            waiting=one.waiting,
-        )
-        for one in pass_list(actor)[:PASS_ROWS]
-    ]
 
 
 def csv_rows(actor: User, team: Team | None) -> Iterator[tuple[object, ...]]:

@@ -8,6 +8,7 @@ from typing import Any
 from django import template
 from django.forms import BoundField
 from django.template import Context
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
@@ -15,11 +16,13 @@ from django.utils.translation import gettext as _
 
 from gpuyard.web import wording
 from gpuyard.web.contexts import Cell, Money, Part, QuotaLine, Step
+from gpuyard.web.scheduler_contexts import PassRow
 
 register = template.Library()
 
 CELL_PX = 23  # a GPU of 20 px and the gap beside it
 ISLAND_GAP_PX = 5
+PULSE_BARS = 50  # at least so many places, so that a few bars are not as wide as the page
 METER_PART = '<rect class="f-{}" x="{}%" width="{}%" height="100%"/>'
 BULLET_PART = '<rect class="f-{}" x="{}%" width="{}%" y="5" height="8" rx="2"/>'
 
@@ -181,6 +184,38 @@ def bullet(parts: Sequence[Part], scale: float, label: str, tick: float | None =
         label,
         _stretches(parts, scale, gap=False),
         mark,
+    )
+
+
+@register.simple_tag
+def pulse(rows: Sequence[PassRow], scale: float) -> SafeString:
+    """The last passes as bars, the newest at the right; each tells itself on hover and opens its page."""
+    width = 100 / max(len(rows), PULSE_BARS)
+    drawn = []
+    for place, row in enumerate(rows):
+        x, height = 100 - (place + 1) * width, 0.0
+        parts: list[SafeString] = []
+        for part in row.timing:
+            tall = 70 * part.value / scale if scale else 0
+            height += tall
+            parts.append(
+                format_html(
+                    '<rect class="f-{}" x="{}%" y="{}" width="{}%" height="{}"/>',
+                    *(part.fill, f"{x:.3f}", f"{71 - height:.2f}", f"{width * 0.8:.3f}", f"{tall:.2f}"),
+                )
+            )
+        title = f"{_('pass')} {wording.number(row.number)}: {row.did}, {wording.number(row.duration_ms)} ms"
+        bars = format_html_join("", "{}", ((one,) for one in parts))
+        # The table below has the same links, so that these need no place in the tab order.
+        drawn.append(
+            format_html(
+                '<a href="{}" tabindex="-1"><title>{}</title>{}</a>',
+                *(reverse("web:pass", args=[row.number]), title, bars),
+            )
+        )
+    return format_html(
+        '<svg class="pulse" aria-hidden="true">{}<line class="base" x1="0" x2="100%" y1="71.5" y2="71.5"/></svg>',
+        format_html_join("", "{}", ((one,) for one in drawn)),
     )
 
 
