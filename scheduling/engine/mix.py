@@ -100,7 +100,7 @@ def scarcity(mix: Mix, tiers: tuple[str, ...], supply: Floats, enough: float = 1
     masks = [_as_bits(row) for row in allowed]
     scarce = np.zeros(len(tiers))
     for union in _unions({mask for mask, part in zip(masks, demand, strict=True) if part > 0}):
-        inside = np.array([bool(union >> i & 1) for i in range(len(tiers))])  # (tiers,)
+        inside = np.array([union >> i & 1 for i in range(len(tiers))], dtype=np.bool_)  # (tiers,)
         bound = sum(part for mask, part in zip(masks, demand, strict=True) if mask | union == union)
         held = float(supply[inside].sum())
         if 0 < held < supply.sum():
