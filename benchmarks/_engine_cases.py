@@ -1,4 +1,7 @@
-"""The cases of `pass.py` that need no database: how long `plan` takes."""
+"""The cases of `pass.py` that need no database: how long `plan` takes.
+
+Targets are for CPU seconds, which `plan` alone uses in its one process: what else runs on the machine does not count.
+"""
 
 import csv
 import json
@@ -64,7 +67,7 @@ def arrivals(quick: bool) -> Result:
         fgd.append(_fgd_rate())
     snapshot, dropped = _openb_pass()
     _, figures = planned(snapshot, Policy(), 1)
-    in_pass = round(len(snapshot.requests) / figures["plan_s"])
+    in_pass = round(len(snapshot.requests) / figures["plan_cpu_s"])
     result = {
         "seed": SEED,
         "arrivals_per_s": median(ours),
@@ -135,10 +138,12 @@ def _openb_nodes(path: Path) -> tuple[tuple[Node, ...], tuple[Gpu, ...], tuple[T
 
 
 def full(quick: bool) -> Result:
-    """Nothing is free. CPU seconds count: they are what a busy machine cannot distort."""
+    """Nothing is free."""
     one_core()
     node_count, waiting = (100, 1_000) if quick else (1_000, 10_000)
     cluster = _clusters.mixed_cluster(node_count, 20, busy=1.0)
+    # No limits: they would keep most requests from a reservation.
+    cluster.quotas = [replace(quota, limit=None) for quota in cluster.quotas]
     snapshot = cluster.snapshot(_clusters.mixed_requests(waiting, 20))
     _, few = planned(snapshot, Policy(reservations=50), 5)
     _, all_reserved = planned(snapshot, Policy(reservations=waiting), 1)
@@ -229,11 +234,11 @@ def give_back(quick: bool) -> Result:
         decided, figures = planned(cluster.snapshot(list(requests)), Policy(), 1 if quick else 3)
         returned = sum(len(replica.gpu_ids) for claim in decided.claims for replica in claim.replicas)
         result[name] = figures | {"returned_gpus": returned}
-        worst = max(worst, figures["plan_s"])
+        worst = max(worst, figures["plan_cpu_s"])
     everything = min(result[name]["returned_gpus"] for name in asks)
     return judged(
-        result | {"plan_s": worst, "returned_gpus": everything},
-        most={"plan_s": 2.0},
+        result | {"plan_cpu_s": worst, "returned_gpus": everything},
+        most={"plan_cpu_s": 2.0},
         least={"returned_gpus": total},
     )
 
@@ -259,4 +264,4 @@ def large(quick: bool) -> Result:
     }
     distinct = cluster.snapshot(_clusters.mixed_requests(waiting, teams, distinct=True))
     result["no_two_alike"] = planned(distinct, Policy(), 1)[1]
-    return judged(result, most={"plan_s": 10.0, "peak_mib": 1536})
+    return judged(result, most={"plan_cpu_s": 10.0, "peak_mib": 1536})

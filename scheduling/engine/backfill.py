@@ -17,6 +17,7 @@ import numpy as np
 
 from scheduling.engine.decisions import Policy, ReplicaPlacement, Reservation
 from scheduling.engine.endings import Ending, SharedCards, expected_end, run_on
+from scheduling.engine.moments import Moments
 from scheduling.engine.order import FOREVER_US, Ask
 from scheduling.engine.placement import Fleet, Ints, Shape, TierNodes, replicas_that_fit
 from scheduling.engine.snapshot import WHOLE, Live
@@ -65,6 +66,10 @@ class TierTimeline:
         self._started: list[tuple[int, int, int, int, int]] = []  # end, row, GPUs, CPU, memory
         self._started_array: Ints = np.zeros((0, 5), dtype=np.int64)
         self._times: Ints | None = None
+        self._moments = Moments(tier.nodes.size)
+        self._unreserved = Moments(tier.nodes.size)  # without what reservations take
+        # (shape, hold) → its earliest start when it was last asked for, and the GPUs that were usable then
+        self._found: dict[tuple[Shape, int], tuple[int, int]] = {}
         self.held: dict[Held, tuple[Ints, Ints]] = {}  # rows of the tier, (3, rows) what it takes of them
         self.starts: list[int] = []  # when reservations start, in order
         self._held_ends: list[int] = []
@@ -108,6 +113,7 @@ class TierTimeline:
 
     def add_share(self, row: int, gpu_id: str, ask: Ask, now_us: int) -> None:
         """The card of a share that starts now; its CPU and memory come by `add_start`."""
+        self._found.clear()  # others may join it
         end_us = self._end_of(ask, now_us)
         before_us = self._shared.join(row, gpu_id, end_us)
         if before_us >= end_us:
@@ -126,6 +132,8 @@ class TierTimeline:
     def _add_gift(self, end_us: int, row: int, gpus: int, cpu_m: int, memory_mib: int) -> None:
         self._started.append((end_us, row, gpus, cpu_m, memory_mib))
         self._times = None
+        self._moments.forget()
+        self._unreserved.forget()
 
     def add_reservation(self, held: Held) -> None:
         index = bisect_left(self.starts, held.start_us)
@@ -151,6 +159,7 @@ class TierTimeline:
 
     def cancel(self, held: Held) -> None:
         self._shift(held, 1)
+        self._found.clear()
         rows, _ = self.held.pop(held)
         first = self._noted.pop(held)
         self._taken[first : first + rows.size] = 0
@@ -170,17 +179,26 @@ class TierTimeline:
         rows, amounts = self.held[held]
         first, last = bisect_left(self.starts, held.start_us), bisect_left(self.starts, held.end_us)
         self._least[first:last, :, rows] += sign * amounts
+        self._moments.shift(held.start_us, held.end_us, rows, sign * amounts)
 
     def free_at(self, time_us: int, *, reservations: bool = True) -> Ints:
         """(3, tier nodes) GPUs, CPU and memory free then."""
         tier, fleet = self.tier, self.fleet
-        size, count = tier.nodes.size, int(np.searchsorted(self._ends, time_us, side="right"))
+        kept = self._moments if reservations else self._unreserved
+        later = kept.get(time_us)
+        if later is None:
+            later = self._free_later(time_us, reservations)
+            kept.put(time_us, later)
+        now = np.array([tier.usable, fleet.cpu_free[tier.nodes], fleet.memory_free[tier.nodes]])
+        return now + later
+
+    def _free_later(self, time_us: int, reservations: bool) -> Ints:
+        """(3, tier nodes) how much more will be free then than now, if nobody else starts."""
+        size, count = self.tier.nodes.size, int(np.searchsorted(self._ends, time_us, side="right"))
         rows = self._rows[:count]
         given = [np.bincount(rows, weights=self._gives[k, :count], minlength=size) for k in range(3)]
         free = np.array(given).astype(np.int64)
-        free[_GPUS] = tier.usable + np.maximum(0, free[_GPUS] - self._unready)
-        free[_CPU] += fleet.cpu_free[tier.nodes]
-        free[_MEMORY] += fleet.memory_free[tier.nodes]
+        free[_GPUS] = np.maximum(0, free[_GPUS] - self._unready)
         if self._started:
             over = self._ended_starts(time_us)
             for kind in range(3):
@@ -247,10 +265,20 @@ class TierTimeline:
         return self._times
 
     def earliest(self, shape: Shape, hold_us: int, now_us: int) -> int | None:
-        """The first moment from which the shape fits for so long, beside all reservations."""
-        first = self._first_room(shape, now_us)
-        if first is None:
+        """The first moment from which the shape fits for so long, beside all reservations.
+
+        Starts and reservations only take room, so that the search goes on where its last one ended.
+        """
+        usable, key = int(self.tier.usable.sum()), (shape, hold_us)
+        known_us, usable_then = self._found.get(key, (now_us, usable))
+        if known_us == FOREVER_US and usable <= usable_then:
             return None
+        first = known_us if key in self._found and usable <= usable_then else self._first_room(shape, now_us)
+        found = None if first is None else self._earliest_from(first, shape, hold_us)
+        self._found[key] = (FOREVER_US if found is None else found, usable)
+        return found
+
+    def _earliest_from(self, first: int, shape: Shape, hold_us: int) -> int | None:
         times, full = self.times(), self._full_starts(shape)
         begin: int | None = first
         while begin is not None and begin < FOREVER_US:  # behind what never ends there is no start
