@@ -161,8 +161,11 @@ def request(
     )
 
 
-def mixed_cluster(node_count: int, team_count: int, busy: float, seed: int = 1) -> Cluster:
-    """Three tiers, about `busy` of the GPUs held, by work of 1 to 8 GPUs that ends within two days."""
+def mixed_cluster(node_count: int, team_count: int, busy: float, seed: int = 1, lent: float = 0.3) -> Cluster:
+    """Three tiers, about `busy` of the GPUs held, by work of 1 to 8 GPUs that ends within two days.
+
+    Of that work about `lent` is borrowed: a guarantee may take it back.
+    """
     rng = random.Random(seed)
     made = Cluster()
     share = max(1, node_count * GPUS // (team_count * len(TIERS)))
@@ -173,7 +176,7 @@ def mixed_cluster(node_count: int, team_count: int, busy: float, seed: int = 1) 
         while left:
             gpus = min(left, rng.choice((1, 1, 2, 4, 8)))
             team, ends_us = f"t{rng.randrange(team_count):03}", NOW_US + rng.randrange(48) * HOUR_US
-            made.hold(team, gpus, borrowed=rng.random() < 0.3, ends_us=ends_us)
+            made.hold(team, gpus, borrowed=rng.random() < lent, ends_us=ends_us)
             left -= gpus
     return made
 

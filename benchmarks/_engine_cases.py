@@ -141,7 +141,7 @@ def full(quick: bool) -> Result:
     """Nothing is free."""
     one_core()
     node_count, waiting = (100, 1_000) if quick else (1_000, 10_000)
-    cluster = _clusters.mixed_cluster(node_count, 20, busy=1.0)
+    cluster = _clusters.mixed_cluster(node_count, 20, busy=1.0, lent=0)
     # No limits: they would keep most requests from a reservation.
     cluster.quotas = [replace(quota, limit=None) for quota in cluster.quotas]
     snapshot = cluster.snapshot(_clusters.mixed_requests(waiting, 20))

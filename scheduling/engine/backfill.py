@@ -433,6 +433,10 @@ class Timeline:
                 other.add_reservation(held)
         return held
 
+    def adopt(self, other: "Timeline") -> None:
+        """The starts and reservations of a timeline that this one takes over from."""
+        self._starts, self.held = list(other._starts), dict(other.held)
+
     def cancel(self, workload_id: str) -> None:
         held = self.held.pop(workload_id)
         for timeline in self._tiers.values():

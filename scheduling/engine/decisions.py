@@ -104,8 +104,9 @@ class Policy:
     eviction_window_s: int = 86_400
     evictions_per_workload: int = 3
     evictions_per_team: int = 50
-    # A service's first replicas_min stay as long as it wants; so they stay inside the guarantee unless they may borrow.
-    inference_may_borrow: bool = False
+    # A service's first replicas_min are never taken back once they stand inside the guarantee. Where they may not
+    # borrow they always do; where they may, what was borrowed goes back like all else.
+    inference_may_borrow: bool = True
     development_may_borrow: bool = True
     inference_headroom: int = 0  # thousandths of each tier that borrowed work of other kinds leaves free
     grow_running: bool = True  # elastic work and services grow into what nobody waits for
@@ -113,6 +114,11 @@ class Policy:
     # GPUs × expected run, at most so long, is more than what moving loses.
     consolidation_movers: int = 16
     consolidation_cap_s: int = 4 * 3_600
+
+    def may_borrow(self, kind: str, *, preemptible: bool) -> bool:
+        """Whether work of the kind may go over its guarantee; what could not be taken back again may not."""
+        by_kind = {"inference": self.inference_may_borrow, "development": self.development_may_borrow}
+        return self.non_preemptible_may_borrow or (preemptible and by_kind.get(kind, True))
 
     def least_run_s(self, kind: str) -> int:
         return max(self.min_run_s, self.development_min_run_s if kind == "development" else 0)

@@ -27,6 +27,8 @@ def expected_end(live: Live, policy: Policy, now_us: int, speed: int = 0) -> End
     """
     step_us = max(1, policy.timeline_step_s) * 1_000_000
     soon_us = (now_us // step_us + 1) * step_us
+    if live.state == "stopping":
+        return Ending(live, soon_us, is_estimate=False)
     if live.ends_us is not None:
         return Ending(live, live.ends_us if live.ends_us > now_us else soon_us, is_estimate=False)
     run_s = policy.expected_run_s(live.kind)

@@ -3,6 +3,8 @@
 from collections import defaultdict
 from dataclasses import dataclass
 
+from scheduling.engine.decisions import Policy
+from scheduling.engine.elastic import INFERENCE, surplus
 from scheduling.engine.snapshot import BandGrant, Live, Snapshot
 
 LIMIT, GUARANTEE, LENDING = "limit", "guarantee", "lending"
@@ -37,10 +39,14 @@ class QuotaTree:
     everybody outside it: `claimed` = max(kept back, used by the team + claimed by the teams below it). A start
     over the guarantee must leave Σ claimed of the roots ≤ the tier's capacity.
 
+    Replicas above the least of an elastic workload are always borrowed: they count everywhere but against the
+    guarantee. Head-room for inference binds borrowed work of the other kinds.
+
     `plan_ahead` counts a reserved start: for the order and for further reservations, never for a start.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, policy: Policy | None = None) -> None:
+        self._policy = policy or Policy()
         self._paths = {team.id: team.path for team in snapshot.teams}
         self._limits = {(q.team_id, q.tier_id): q.limit for q in snapshot.quotas if q.limit is not None}
         self._guaranteed = {
@@ -69,11 +75,13 @@ class QuotaTree:
         self._claimed: dict[str, int] = defaultdict(int)  # Σ claimed of the roots
         self._kept: dict[tuple[str, str], int] = {}
         self._answers: dict[
-            tuple[str, str, int, bool, bool], tuple[LimitHit, ...]
+            tuple[str, str, int, bool, bool, str], tuple[LimitHit, ...]
         ] = {}  # until the next booking
+        self._other_use: dict[str, int] = defaultdict(int)  # of each tier, by all but inference
         self._keep_back()
+        above_least = surplus(snapshot)
         for live in snapshot.live:
-            self.book(live.team_id, live.tier_id, live.units, preemptible=live.preemptible)
+            self.book_live(live, is_surplus=(live.workload_id, live.replica) in above_least)
 
     def path(self, team_id: str) -> tuple[str, ...]:
         return self._paths.get(team_id) or (team_id,)
@@ -151,16 +159,36 @@ class QuotaTree:
         return tuple(hits)
 
     def hits(
-        self, team_id: str, tier_id: str, units: int, *, bound: bool, ahead: bool = False
+        self, team_id: str, tier_id: str, units: int, *, bound: bool, ahead: bool = False, kind: str = ""
     ) -> tuple[LimitHit, ...]:
         """All that keeps the start out: limits, the guarantee if it is `bound` to it, what others do not lend.
 
-        `ahead`: counting reserved starts as if they held what they are to get.
+        `ahead`: counting reserved starts as if they held what they are to get. `kind`: so that head-room counts.
         """
-        key = (team_id, tier_id, units, bound, ahead)
+        key = (team_id, tier_id, units, bound, ahead, kind)
         if key not in self._answers:
-            self._answers[key] = self._all_hits(team_id, tier_id, units, bound=bound, ahead=ahead)
+            found = self._all_hits(team_id, tier_id, units, bound=bound, ahead=ahead)
+            self._answers[key] = found + self._headroom_hits(team_id, tier_id, units, kind, ahead=ahead)
         return self._answers[key]
+
+    def _headroom_hits(
+        self, team_id: str, tier_id: str, units: int, kind: str, *, ahead: bool
+    ) -> tuple[LimitHit, ...]:
+        room = self.headroom_left(tier_id, kind)
+        if room is None or units <= room or self.within_guarantee(team_id, tier_id, units, ahead=ahead):
+            return ()
+        most = self.capacity.get(tier_id, 0) - self.headroom(tier_id)
+        return (LimitHit("", tier_id, self._other_use[tier_id], most, units, LENDING),)
+
+    def headroom(self, tier_id: str) -> int:
+        """Units of the tier that are kept free for inference, rounded down."""
+        return self.capacity.get(tier_id, 0) * self._policy.inference_headroom // 1000
+
+    def headroom_left(self, tier_id: str, kind: str) -> int | None:
+        """What borrowed work of the kind may still take beside it; None: as much as there is."""
+        if kind in ("", INFERENCE) or not self._policy.inference_headroom:
+            return None
+        return self.capacity.get(tier_id, 0) - self.headroom(tier_id) - self._other_use[tier_id]
 
     def _all_hits(
         self, team_id: str, tier_id: str, units: int, *, bound: bool, ahead: bool
@@ -193,11 +221,12 @@ class QuotaTree:
                 hits.append(LimitHit(ancestor, tier_id, used, guaranteed, units, GUARANTEE))
         return tuple(hits)
 
-    def lend_room(self, tier_id: str) -> int | None:
-        """What may still be borrowed of the tier beside all that its owners keep back; None: nobody keeps any."""
-        if tier_id not in self._keeping:
-            return None
-        return self.capacity.get(tier_id, 0) - self._claimed[tier_id]
+    def lend_room(self, tier_id: str, kind: str = "") -> int | None:
+        """What may still be borrowed of the tier beside all that is kept back; None: nobody keeps any."""
+        rooms = [self.headroom_left(tier_id, kind)]
+        if tier_id in self._keeping:
+            rooms.append(self.capacity.get(tier_id, 0) - self._claimed[tier_id])
+        return min((room for room in rooms if room is not None), default=None)
 
     def limit_room(self, team_id: str, tier_id: str) -> int | None:
         """How many units more every limit on the way up leaves; None without any limit."""
@@ -218,7 +247,28 @@ class QuotaTree:
         ]
         return min(rooms) if rooms else None
 
-    def book(self, team_id: str, tier_id: str, units: int, *, preemptible: bool = True) -> None:
+    def book_live(self, live: Live, *, is_surplus: bool = False, gone: bool = False) -> None:
+        """Count what runs; `gone`: it leaves."""
+        is_floor = live.kind == INFERENCE and not self._policy.inference_may_borrow
+        self.book(
+            live.team_id,
+            live.tier_id,
+            -live.units if gone else live.units,
+            preemptible=is_surplus or (live.preemptible and not is_floor),
+            is_surplus=is_surplus,
+            kind=live.kind,
+        )
+
+    def book(
+        self,
+        team_id: str,
+        tier_id: str,
+        units: int,
+        *,
+        preemptible: bool = True,
+        is_surplus: bool = False,
+        kind: str = "",
+    ) -> None:
         self._answers.clear()
         for ancestor in self.path(team_id):
             self._subtree_use[ancestor, tier_id] += units
@@ -226,7 +276,10 @@ class QuotaTree:
             if not preemptible:
                 self._bound_use[ancestor, tier_id] += units
         self._direct_use[team_id, tier_id] += units
-        self._guarantor_use[self.guarantor(team_id, tier_id), tier_id] += units
+        if not is_surplus:
+            self._guarantor_use[self.guarantor(team_id, tier_id), tier_id] += units
+        if kind != INFERENCE:
+            self._other_use[tier_id] += units
         if tier_id in self._keeping:
             self._raise_claims(team_id, tier_id, units)
 
@@ -276,6 +329,17 @@ class QuotaTree:
             return live.tier_id == hit.tier_id and self.guarantor(live.team_id, live.tier_id) == hit.team_id
         return hit.tier_id in (None, live.tier_id) and hit.team_id in self.path(live.team_id)
 
+    def oversold(self) -> tuple[tuple[str, int, int], ...]:
+        """(tier, guaranteed to all companies, units there are) where more is guaranteed than there is."""
+        promised: dict[str, int] = defaultdict(int)
+        for (team_id, tier_id), units in self._guaranteed.items():
+            if tier_id is not None and self.parent(team_id) is None:
+                promised[tier_id] += units
+        found = (
+            (tier_id, units, self.capacity.get(tier_id, 0)) for tier_id, units in sorted(promised.items())
+        )
+        return tuple(row for row in found if row[1] > row[2])
+
     def _own_shares(self) -> dict[tuple[str, str], int]:
         shares = {(team, tier): units for (team, tier), units in self._guaranteed.items() if tier is not None}
         for (team_id, tier_id), units in self._guaranteed.items():
@@ -308,6 +372,10 @@ class Bands:
     def book(self, team_id: str, band: int, units: int) -> None:
         for grant in self._covering(team_id, band):
             self._used[grant] += units
+
+    def room(self, team_id: str, band: int) -> int | None:
+        """What every grant that covers the band still leaves."""
+        return min((grant.cap - self._used[grant] for grant in self._covering(team_id, band)), default=None)
 
     def _covering(self, team_id: str, band: int) -> list[BandGrant]:
         if band <= 0 or not self._grants:

@@ -42,6 +42,11 @@ class Ask:
         return 0 if self.starving else self.units_on(tier_id)
 
     @property
+    def kind(self) -> str:
+        """The kind by which head-room for inference binds it: no kind for work of a band."""
+        return "" if self.band else self.request.kind
+
+    @property
     def most_units(self) -> int:
         """On the tier where it takes most; 0 if it names none that exists."""
         return max(self.units.values(), default=0)
@@ -81,7 +86,7 @@ class Asks:
             starving,
             run_us,
             run_us if is_limited else FOREVER_US,
-            not (request.preemptible or policy.non_preemptible_may_borrow),
+            not policy.may_borrow(request.kind, preemptible=request.preemptible),
             request.band,
         )
 

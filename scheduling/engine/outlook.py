@@ -67,7 +67,7 @@ class Changes:
         ):
             return False
         units = self._fleet.tiers[tier_id].units_of(shape)
-        return not self._shares.hits(ask.request.team_id, tier_id, units, bound=ask.bound)
+        return not self._shares.hits(ask.request.team_id, tier_id, units, bound=ask.bound, kind=ask.kind)
 
     def _fits_now(self, ask: Ask, tier_id: str, shape: Shape) -> bool:
         """Beside all reservations but its own: that would be gone with the start."""
@@ -155,7 +155,9 @@ class Changes:
     def _quota(self, ask: Ask) -> dict[str, Any] | None:
         """Raising quotas is the change only where the machines would take the request at once."""
         for tier_id in ask.tiers:
-            hits = self._shares.hits(ask.request.team_id, tier_id, ask.units_on(tier_id), bound=ask.bound)
+            hits = self._shares.hits(
+                ask.request.team_id, tier_id, ask.units_on(tier_id), bound=ask.bound, kind=ask.kind
+            )
             if not hits or any(hit.rule == LENDING for hit in hits):
                 continue
             if self._fits_now(ask, tier_id, ask.shape):
@@ -242,7 +244,9 @@ class Etas:
         if room_us is None:
             return None
         ends = [(room_us, self._timeline.tier(tier_id).is_estimate(room_us))]
-        for hit in self._shares.hits(ask.request.team_id, tier_id, ask.units_on(tier_id), bound=ask.bound):
+        for hit in self._shares.hits(
+            ask.request.team_id, tier_id, ask.units_on(tier_id), bound=ask.bound, kind=ask.kind
+        ):
             ending = self._when_under(hit)
             if ending is None:
                 return None

@@ -144,11 +144,6 @@ class Fleet:
         if "scores" in self.__dict__:
             self.scores.packer.explain_noted()
 
-    def beside(self, tier: TierNodes, shape: Shape, replicas: Iterable[ReplicaPlacement]) -> Ints | None:
-        """(tier nodes,) 1 where a gang that stands there may grow, else 0; None: anywhere."""
-        rows = sorted({self.node_index[replica.node_id] for replica in replicas})
-        return self.topology.beside(tier, shape, rows)
-
     def savepoint(self) -> int:
         return len(self._undo)
 
@@ -180,6 +175,37 @@ class Fleet:
         self._changes += 1
         if "scores" in self.__dict__:
             self.scores.touch(node)
+
+    def is_free(self, replicas: Iterable[ReplicaPlacement]) -> bool:
+        """Whether exactly these could start now."""
+        before = self.savepoint()
+        able = all(self._could_hold(replica) and self.hold(replica, "", beside=True) for replica in replicas)
+        self.rollback(before)
+        return able
+
+    def _could_hold(self, replica: ReplicaPlacement) -> bool:
+        node = self.node_index[replica.node_id]
+        return bool(self.cpu_free[node] >= replica.cpu_m and self.memory_free[node] >= replica.memory_mib)
+
+    def hold(self, replica: ReplicaPlacement, sharer: str, *, beside: bool) -> bool:
+        """Take those of its cards that are free, and with `beside` its CPU and memory; whether all cards were."""
+        node, tier = self.node_index[replica.node_id], self.tiers[replica.tier_id]
+        row = tier.row_of[node]
+        self._note(node, tier, row)
+        wanted = [column for column, gpu in enumerate(tier.gpus[row]) if gpu.id in replica.gpu_ids]
+        free = [column for column in wanted if tier.slots[row, column] >= replica.slots]
+        tier.take(row, free, replica.slots, sharer)
+        if beside:
+            self.cpu_free[node] -= replica.cpu_m
+            self.memory_free[node] -= replica.memory_mib
+        self._touch(node)
+        return len(free) == len(wanted)
+
+    def leave_free(self, node: int, cpu_m: int, memory_mib: int) -> None:
+        """So much CPU and memory is free there from now on."""
+        self._note(node, None, -1)
+        self.cpu_free[node], self.memory_free[node] = cpu_m, memory_mib
+        self._touch(node)
 
     def _note(self, node: int, tier: TierNodes | None, row: int) -> None:
         state = None if tier is None or row < 0 else tier.state(row)

@@ -83,6 +83,7 @@ class Explainer:
             request.budget_blocker,
             ask.hold_us,
             ask.bound,
+            ask.kind,
             relaxes_us(request) if _relaxes(ask) else None,
             str(gates),
         )
@@ -118,7 +119,9 @@ class Explainer:
             if tier_id not in self._fleet.tiers:
                 found.append(Blocker(codes.TIER_UNKNOWN, {"tier_id": tier_id}))
                 continue
-            hits = self._shares.hits(request.team_id, tier_id, ask.units_on(tier_id), bound=ask.bound)
+            hits = self._shares.hits(
+                request.team_id, tier_id, ask.units_on(tier_id), bound=ask.bound, kind=ask.kind
+            )
             # A limit over all tiers is one cause, however many tiers the request names.
             found += [blocker for blocker in quota_blockers(request, hits) if blocker not in found]
             answer = self._diagnosis.tier_answer(tier_id, ask.shape, request.team_id)

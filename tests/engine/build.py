@@ -1,11 +1,22 @@
 """Small worlds for the engine's tests: everything has a default, a test names only what it is about."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduling.engine.plan import Plan, Policy, plan
-from scheduling.engine.snapshot import UNITS_PER_GPU, Gpu, Live, Node, Quota, Request, Snapshot, Team, Tier
+from scheduling.engine.snapshot import (
+    UNITS_PER_GPU,
+    Gpu,
+    Live,
+    Node,
+    Quota,
+    Request,
+    Running,
+    Snapshot,
+    Team,
+    Tier,
+)
 
 NOW_US = 1_800_000_000_000_000
 HOUR_US = 3_600_000_000
@@ -18,6 +29,15 @@ LAB = Team("lab", None, "lab", ("lab",))
 VISION = Team("vision", "lab", "vision", ("lab", "vision"))
 SPEECH = Team("speech", "lab", "speech", ("lab", "speech"))
 TEAMS = (LAB, VISION, SPEECH)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What runs: its request, its state and what it holds."""
+
+    request: Request
+    running: Running
+    live: tuple[Live, ...]
 
 
 def a_node(name: str, **changes: Any) -> Node:
@@ -89,3 +109,72 @@ def started(decided: Plan) -> list[str]:
 def nodes_of(decided: Plan, workload_id: str = "w") -> list[str]:
     (start,) = [s for s in decided.starts if s.workload_id == workload_id]
     return [replica.node_id for replica in start.replicas]
+
+
+def running(
+    workload_id: str,
+    node: str,
+    columns: Iterable[int],
+    *,
+    team: str = "speech",
+    borrowed: bool = True,
+    checkpoint_us: int | None = None,
+    evictions: int = 0,
+    started_us: int = NOW_US - HOUR_US,
+    band: int = 0,
+    **changes: Any,
+) -> Work:
+    """One replica that runs on these GPUs of a node since an hour ago; `changes` of its request."""
+    cards = tuple(f"{node}.{column}" for column in columns)
+    request = a_request(workload_id, team_id=team, gpus=len(cards), **changes)
+    row = Live(
+        workload_id,
+        team,
+        request.tiers[0],
+        len(cards) * UNITS_PER_GPU,
+        "held",
+        node,
+        borrowed,
+        started_us,
+        None,
+        request.cpu_m,
+        request.memory_mib,
+        request.kind,
+        request.preemptible,
+        band,
+        0,
+        cards,
+    )
+    state = Running(workload_id, "running", started_us, borrowed, checkpoint_us, evictions)
+    return Work(request, state, (row,))
+
+
+def with_work(world: Snapshot, *works: Work) -> Snapshot:
+    """The world with these running in it: their GPUs, CPU and memory are taken."""
+    rows = [row for work in works for row in work.live]
+    taken = {gpu_id for row in rows for gpu_id in row.gpu_ids}
+    nodes = [
+        replace(
+            node,
+            cpu_free_m=node.cpu_free_m - sum(row.cpu_m for row in rows if row.node_id == node.id),
+            memory_free_mib=node.memory_free_mib
+            - sum(row.memory_mib for row in rows if row.node_id == node.id),
+        )
+        for node in world.nodes
+    ]
+    return replace(
+        world,
+        nodes=tuple(nodes),
+        gpus=tuple(replace(gpu, free=gpu.free and gpu.id not in taken) for gpu in world.gpus),
+        live=(*world.live, *rows),
+        running=(*world.running, *(work.running for work in works)),
+        placed=(*world.placed, *(work.request for work in works)),
+    )
+
+
+def stopped(decided: Plan) -> list[str]:
+    return sorted(stop.workload_id for stop in decided.stops)
+
+
+def claimed(decided: Plan) -> list[str]:
+    return [claim.workload_id for claim in decided.claims]
