@@ -9,6 +9,7 @@ from typing import Any
 from gpuyard.core import clock, hooks
 from gpuyard.core.models import User
 from scheduling.facts import kind_check, request_facts
+from scheduling.references import references_check
 from scheduling.sizes import Size, tiers_of
 from scheduling.specs import Spec, spec_parse
 from scheduling.supply import TierSupply, never_fits_text, tier_supply
@@ -73,8 +74,9 @@ def request_check(actor: User, team: Team, *, kind: str, spec: Any, priority: in
     kind_check(kind)
     parsed = spec_parse(spec)
     tiers = tiers_of(parsed.request)
+    references_check(actor, parsed.request)
     known = request_facts(team, kind, parsed, priority=priority, tiers=tiers)
-    supply = tuple(tier_supply(team, tiers))
+    supply = tuple(tier_supply(team, tiers, parsed.request))
     never = tuple(never_fits_text(one, parsed.request) for one in supply)
     return RequestCheck(
         spec=parsed,

@@ -13,9 +13,9 @@ from gpuyard.fleet.models import Node, NodeState
 from gpuyard.fleet.selectors import fabric_levels
 from scheduling.engine.snapshot import ISLAND, NODE
 from scheduling.models import Workload
-from scheduling.selectors import workloads_named
 from scheduling.specs import Request
 from scheduling.states import WORKLOAD_ENDED, WorkloadState
+from scheduling.visibility import workloads_named
 
 _REQUEST = "spec.request"
 MOST_SHOWN = 20

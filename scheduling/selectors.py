@@ -5,12 +5,13 @@ The request form's answers are in `checks`, the fleet in `supply`, verdicts in `
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from django.db.models import Prefetch, Q, QuerySet
+from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet
 from django.utils.translation import gettext as _
 
 from gpuyard.audit.models import Event
@@ -35,8 +36,9 @@ from scheduling.models import (
 from scheduling.states import AttemptState, WorkloadState
 from scheduling.supply import FleetView, TierSupply, fleet_list, tier_supply
 from scheduling.usage import quota_checks, quota_use
+from scheduling.visibility import workloads_visible_q
 from tenants.models import Case
-from tenants.selectors import team_get, visible_q
+from tenants.selectors import team_get
 
 __all__ = [
     "Explanation",
@@ -46,6 +48,8 @@ __all__ = [
     "RequestCheck",
     "TierSupply",
     "WorkloadFilters",
+    "array_counts",
+    "arrays_folded",
     "attempt_list",
     "attempt_reasons",
     "fleet_list",
@@ -64,7 +68,6 @@ __all__ = [
     "workload_get",
     "workload_list",
     "workload_public_ids",
-    "workloads_named",
 ]
 
 # --- Workloads ---------------------------------------------------------------------------------------------
@@ -115,6 +118,24 @@ def workload_list(actor: User, filters: WorkloadFilters | None = None) -> QueryS
     return workloads.order_by("-created_at", "-pk")
 
 
+def arrays_folded(workloads: QuerySet[Workload]) -> QuerySet[Workload]:
+    """Of each array only the first of its members that are among these; the rest as it is."""
+    before = workloads.filter(array_id=OuterRef("array_id"), array_index__lt=OuterRef("array_index"))
+    return workloads.filter(~Exists(before.order_by()))
+
+
+def array_counts(actor: User, array_ids: Iterable[UUID]) -> dict[UUID, list[tuple[str, int]]]:
+    """Array → how many of its members are in each state, the most frequent first; one query."""
+    wanted, found = list(array_ids), defaultdict[UUID, list[tuple[str, int]]](list)
+    if not wanted:
+        return {}
+    members = Workload.objects.filter(workloads_visible_q(actor), array__in=wanted).order_by()
+    rows = members.values_list("array_id", "state").annotate(count=Count("pk")).order_by("-count", "state")
+    for array_id, state, count in rows:
+        found[array_id].append((state, count))
+    return dict(found)
+
+
 def workload_get(actor: User, public_id: str) -> Workload:
     """One workload of the actor's teams, or their own, as `workload_list` gives it."""
     found = _visible(actor).prefetch_related(_live_attempts())
@@ -126,27 +147,15 @@ def workload_get(actor: User, public_id: str) -> Workload:
 
 def workload_public_ids(actor: User, keys: Iterable[UUID]) -> dict[UUID, str]:
     """What the workloads with these keys are called in URLs, as far as the actor may see them."""
-    found = Workload.objects.filter(_visible_q(actor), pk__in=list(keys))
+    found = Workload.objects.filter(workloads_visible_q(actor), pk__in=list(keys))
     return dict(found.values_list("pk", "public_id"))
 
 
-def workloads_named(actor: User, public_ids: Iterable[str]) -> list[Workload]:
-    """Those of these that the actor may see."""
-    names = [text_for_lookup(one) for one in public_ids]
-    return list(Workload.objects.filter(_visible_q(actor), public_id__in=names)) if names else []
-
-
 def _visible(actor: User) -> QuerySet[Workload]:
-    workloads = Workload.objects.filter(_visible_q(actor))
+    workloads = Workload.objects.filter(workloads_visible_q(actor))
     return workloads.select_related(
         "team", "company", "owner", "stop_requested_by", "spec", "verdict", "array"
     )
-
-
-def _visible_q(actor: User) -> Q:
-    seen = visible_q(actor)
-    # An empty condition means "all", but `|` with an empty one would mean "only their own".
-    return Q(owner=actor) | seen if seen else seen
 
 
 def _live_attempts() -> Prefetch[str, QuerySet[Attempt], str]:

@@ -5,22 +5,24 @@ Capacity is no secret: everybody signed in sees it. Who holds a GPU is shown ins
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Sum
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from gpuyard.core import clock
 from gpuyard.core.hooks import Holder
 from gpuyard.core.models import User
+from gpuyard.core.money import SLOTS_PER_GPU, UNITS_PER_GPU
 from gpuyard.fleet.models import Condition, Gpu, GpuCondition, Node, NodeState, Tier
 from scheduling.ends import ends_at
+from scheduling.loader_fleet import levels_and_domains
 from scheduling.models import Allocation
 from scheduling.specs import Request
 from scheduling.states import ALLOCATION_LIVE
@@ -43,19 +45,25 @@ class NodeSupply:
     cpu_free_m: int
     memory_total_mib: int
     memory_free_mib: int
+    parts: tuple[int, ...] = ()  # free slots of the cards that shares of the team are on
+    domain: str = ""  # that of the level which a request must stay inside
 
-    def could_ever_hold(self, request: Request) -> bool:
-        """Whether one replica fits onto the node when it is empty and whole."""
+    def could_ever_hold(self, request: Request, slots: int = SLOTS_PER_GPU) -> bool:
+        """Whether one replica fits onto the node when it is empty and whole. `slots`: of each of its GPUs."""
         return (
             self.total >= request.gpus_per_replica
+            and slots <= SLOTS_PER_GPU
             and self.cpu_total_m >= request.cpu_m
             and self.memory_total_mib >= request.memory_mib
         )
 
-    def replicas_now(self, request: Request) -> int:
-        """How many replicas would fit at this moment."""
+    def replicas_now(self, request: Request, slots: int = SLOTS_PER_GPU) -> int:
+        """How many replicas would fit at this moment. Shares of a team lie on cards of their own."""
+        pieces = [*self.parts, *[SLOTS_PER_GPU] * self.free]
         return min(
-            self.free // request.gpus_per_replica,
+            sum(piece // slots for piece in pieces)
+            if request.is_part
+            else self.free // request.gpus_per_replica,
             self.cpu_free_m // request.cpu_m,
             self.memory_free_mib // request.memory_mib,
         )
@@ -92,29 +100,84 @@ class TierSupply:
 
     def never_fits(self, request: Request) -> bool:
         """Whether no node that has joined could hold one replica, even if it were empty."""
-        return not any(node.could_ever_hold(request) for node in self.nodes)
+        slots = request.slots_on(self.tier.memory_mib)
+        return not any(node.could_ever_hold(request, slots) for node in self.nodes)
 
     def fits_now(self, request: Request) -> bool:
-        """Whether the gang would find room at this moment, quota and the queue aside."""
-        return sum(node.replicas_now(request) for node in self.nodes) >= request.replicas_min
+        """Whether the gang would find room at this moment, in one domain where it asks for that; the queue aside."""
+        slots, room = request.slots_on(self.tier.memory_mib), Counter[str]()
+        for node in self.nodes:
+            room[node.domain] += node.replicas_now(request, slots)
+        return max(room.values(), default=0) >= request.replicas_min
 
 
-def tier_supply(team: Team | None, tiers: Iterable[Tier]) -> list[TierSupply]:
-    """The tiers in the given order, for a team (None: for anybody), in three queries."""
+def tier_supply(team: Team | None, tiers: Iterable[Tier], request: Request | None = None) -> list[TierSupply]:
+    """The tiers in the given order, for a team (None: for anybody), in three queries.
+
+    With a request only the nodes that it chooses, and what is left of the cards that the team's shares are on.
+    """
     wanted, as_of = list(tiers), clock.now()
     closed = pools_closed_to(team) if team else set()
     by_tier: dict[UUID, list[NodeSupply]] = defaultdict(list)
-    for row in _supply_rows([tier.pk for tier in wanted], closed):
-        by_tier[row["tier_id"]].append(_node_supply(row))
+    rows = _supply_rows([tier.pk for tier in wanted], closed, nodes_chosen(request))
+    parts = _parts(team, wanted) if team and request and request.is_part else {}
+    domains = _domains(request)
+    for row in rows:
+        node, domain = _node_supply(row), domains(row["node_id"])
+        if domain is None:  # it stands in none, so that nothing that must stay inside one fits there
+            node = replace(node, free=0)
+        elif row["is_open"]:
+            node = replace(node, parts=parts.get((row["tier_id"], node.node_id), ()), domain=domain)
+        by_tier[row["tier_id"]].append(node)
     return [TierSupply(tier, tuple(by_tier[tier.pk]), as_of) for tier in wanted]
 
 
-def _supply_rows(tier_ids: list[UUID], closed: set[UUID]) -> Iterable[Any]:
+def nodes_chosen(request: Request | None) -> Q:
+    """The condition, on GPUs, that a request's labels and exclusions make."""
+    if request is None:
+        return Q()
+    chosen = Q(node__labels__contains=list(request.node_labels)) if request.node_labels else Q()
+    if request.not_labels:
+        chosen &= ~Q(node__labels__overlap=list(request.not_labels))
+    if request.not_nodes:
+        names = list(request.not_nodes)
+        chosen &= ~Q(node__name__in=names) & ~Q(node__public_id__in=names)
+    return chosen
+
+
+def _parts(team: Team, tiers: Sequence[Tier]) -> dict[tuple[UUID, UUID], tuple[int, ...]]:
+    """(tier, node) → what is left of each card that has shares, of the team's scope."""
+    shares = Allocation.objects.filter(state__in=ALLOCATION_LIVE, scope=team.pk, tier__in=tiers)
+    found: dict[tuple[UUID, UUID], list[int]] = defaultdict(list)
+    cards = shares.values_list("tier_id", "gpu__node_id", "gpu_id").annotate(units=Sum("units"))
+    for tier_id, node_id, _gpu, units in cards:
+        left = SLOTS_PER_GPU - units * SLOTS_PER_GPU // UNITS_PER_GPU
+        found[tier_id, node_id].append(max(0, left))
+    return {key: tuple(pieces) for key, pieces in found.items()}
+
+
+def _domains(request: Request | None) -> Callable[[UUID], str | None]:
+    """Node → its domain at the level that the request must stay inside; "" for all where there is no such level."""
+    level = request.topology.required if request and request.topology else None
+    if level is None:
+        return lambda node_id: ""
+    levels, named = levels_and_domains()
+    if level not in levels:  # a node, or an island in it
+        return str
+    column = levels.index(level)
+    rows = Node.objects.exclude(domain=None).values_list("pk", "domain_id")
+    known = {node_id: named[str(domain_id)][column] for node_id, domain_id in rows}
+    return lambda node_id: known.get(node_id) or None
+
+
+def _supply_rows(tier_ids: list[UUID], closed: set[UUID], chosen: Q) -> Iterable[Any]:
     ready = Exists(
         GpuCondition.objects.filter(gpu=OuterRef("pk"), span__upper_inf=True, condition=Condition.READY)
     )
     held = Exists(Allocation.objects.filter(gpu=OuterRef("pk"), state__in=ALLOCATION_LIVE))
-    gpus = Gpu.objects.filter(retired_at=None, tier__in=tier_ids).exclude(node__state=NodeState.RETIRED)
+    gpus = Gpu.objects.filter(chosen, retired_at=None, tier__in=tier_ids).exclude(
+        node__state=NodeState.RETIRED
+    )
     return (
         gpus.exclude(node__pool__in=closed)
         .values("tier_id", "node_id")
@@ -166,6 +229,10 @@ def never_fits_text(supply: TierSupply, request: Request) -> str:
     if not supply.never_fits(request):
         return ""
     tier, nodes = supply.tier.name, supply.nodes
+    if request.slots_on(supply.tier.memory_mib) > SLOTS_PER_GPU:
+        return _("A %(tier)s has less GPU memory than that.") % {"tier": tier}
+    if not nodes and (request.node_labels or request.not_labels or request.not_nodes):
+        return _("No node with %(tier)s is left by the labels and nodes that it chooses.") % {"tier": tier}
     if not nodes:
         return _("No %(tier)s has joined that your team may use.") % {"tier": tier}
     if supply.largest_node < request.gpus_per_replica:

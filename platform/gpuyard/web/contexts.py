@@ -55,6 +55,16 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ArrayChip:
+    """Which member of which array a workload is; in a list that shows one row for an array, what its members do."""
+
+    id: str
+    number: int  # from 1
+    count: int
+    states: str = ""  # "3 running, 12 waiting": the row stands for all of them
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkloadRow:
     id: str
     name: str
@@ -62,7 +72,7 @@ class WorkloadRow:
     kind: str
     state: str
     state_s: float | None
-    gpus: int
+    gpus: int | Decimal
     tier: str  # the tier it runs on, or the first it asked for
     nodes: Sequence[str]
     owner: str
@@ -72,6 +82,7 @@ class WorkloadRow:
     pending: Money | None = None  # held, not metered yet
     run_s: float | None = None
     time_limit_s: float | None = None
+    array: ArrayChip | None = None
 
     @property
     def so_far(self) -> Money | None:
@@ -185,6 +196,7 @@ class WorkloadListPage:
     sort: str  # "-requested", "name", …
     pager: Pager
     filtered: bool
+    array: str = ""  # the id of the array whose members these are
 
 
 @dataclass(frozen=True, kw_only=True)

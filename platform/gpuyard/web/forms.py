@@ -14,6 +14,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from gpuyard.core.errors import FieldError, Invalid
+from gpuyard.fleet.architectures import ARCHITECTURES
+from gpuyard.fleet.selectors import fabric_levels
+from gpuyard.web.form_parts import Unreadable, mebibytes, parts_initial, request_parts, whole
 from gpuyard.web.wording import duration, parse_duration
 from scheduling.models import Kind
 from scheduling.policy_models import HIGHEST_BAND
@@ -22,8 +25,6 @@ from scheduling.specs import Spec, spec_parse
 LONGEST = 64 * 1024
 # Not whatever Decimal takes: 1e999990 is a number whose digits take a server's thread for minutes.
 CORES = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}")
-MEMORY = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(mib|mb|m|gib|gb|g|tib|tb|t)?", re.IGNORECASE)
-MIB = {"m": 1, "g": 1024, "t": 1024 * 1024}
 
 # Where a wrong field of the spec stands on the form.
 UNASKED = frozenset({"name", "command", "reason"})  # neither start nor cost depends on these
@@ -36,7 +37,27 @@ FIELDS = {
     "spec.ports": "port",
     "spec.request.gpus_per_replica": "gpus_per_replica",
     "spec.request.replicas_min": "replicas",
-    "spec.request.replicas_max": "replicas",
+    "spec.request.replicas_max": "replicas_most",
+    "spec.request.elastic": "elastic",
+    "spec.request.share": "part",
+    "spec.request.gpu_memory_mib": "part",
+    "spec.request.capabilities": "least_memory",
+    "spec.request.capabilities.architecture": "least_architecture",
+    "spec.request.capabilities.labels": "capability_labels",
+    "spec.request.tier_choice": "tier_choice",
+    "spec.request.node_labels": "node_labels",
+    "spec.request.not_labels": "not_labels",
+    "spec.request.not_nodes": "not_nodes",
+    "spec.request.topology": "level_preferred",
+    "spec.request.topology.required": "level_required",
+    "spec.request.topology.wait_s": "level_wait",
+    "spec.request.spread_level": "spread_level",
+    "spec.request.not_before": "not_before",
+    "spec.request.depends_on": "depends_on",
+    "spec.request.array": "array_count",
+    "spec.request.array.parallel": "array_parallel",
+    "spec.request.min_run_s": "min_run",
+    "spec.request.restart_cost_s": "restart_cost",
     "spec.request.tiers": "tier",
     "spec.request.cpu_m": "cpu",
     "spec.request.memory_mib": "memory",
@@ -103,6 +124,59 @@ class RequestForm(forms.Form):
     )
     health_path = _text(gettext_lazy("Health check"), hint=gettext_lazy("Such as /healthz, on that port"))
 
+    part = _text(
+        gettext_lazy("Part of a GPU"),
+        hint=gettext_lazy("A share such as 0.25, GPU memory such as 10 GiB, or both"),
+    )
+    replicas_most = _text(
+        gettext_lazy("At most replicas"),
+        hint=gettext_lazy("Starts with more if there is room"),
+        inputmode="numeric",
+    )
+    elastic = forms.BooleanField(
+        label=gettext_lazy("Elastic: replicas come and go while it runs"), required=False
+    )
+    other_tiers = _text(
+        gettext_lazy("Other GPUs that would do"), hint=gettext_lazy("Tiers, the preferred first")
+    )
+    tier_choice = forms.ChoiceField(
+        label=gettext_lazy("Of these take"),
+        required=False,
+        choices=(
+            ("value", gettext_lazy("the best result per cost")),
+            ("order", gettext_lazy("the first that is free")),
+        ),
+    )
+    least_memory = _text(gettext_lazy("GPU memory at least"), hint=gettext_lazy("Such as 40 GiB"))
+    least_architecture = forms.ChoiceField(
+        label=gettext_lazy("Generation at least"),
+        required=False,
+        choices=(("", gettext_lazy("any")), *((one, one) for one in ARCHITECTURES)),
+    )
+    capability_labels = _text(gettext_lazy("It can"), hint=gettext_lazy("Such as bf16, nvlink"))
+    node_labels = _text(gettext_lazy("Only nodes with"), hint=gettext_lazy("Labels such as zone=a"))
+    not_labels = _text(gettext_lazy("No nodes with"), hint=gettext_lazy("Labels"))
+    not_nodes = _text(gettext_lazy("Not on"), hint=gettext_lazy("Names of nodes"))
+    level_required = forms.ChoiceField(label=gettext_lazy("All replicas in one"), required=False)
+    level_preferred = forms.ChoiceField(label=gettext_lazy("If possible in one"), required=False)
+    level_wait = _text(gettext_lazy("Wait for that"), hint=gettext_lazy("Such as 10 m; then anywhere"))
+    spread_level = forms.ChoiceField(label=gettext_lazy("Spread evenly over"), required=False)
+    not_before = _text(gettext_lazy("Not before"), type="datetime-local")
+    depends_on = _text(
+        gettext_lazy("After"),
+        hint=gettext_lazy("Ids of workloads that must succeed first, such as w-7k3f9q2m"),
+    )
+    array_count = _text(
+        gettext_lazy("So many times"),
+        hint=gettext_lazy("An array: each is told its number in GPUYARD_ARRAY_INDEX"),
+        inputmode="numeric",
+    )
+    array_parallel = _text(
+        gettext_lazy("At once"), hint=gettext_lazy("Empty: as many as there is room for"), inputmode="numeric"
+    )
+    min_run = _text(gettext_lazy("Not taken back before"), hint=gettext_lazy("Such as 30 m of running"))
+    restart_cost = _text(gettext_lazy("Starting again costs"), hint=gettext_lazy("Such as 5 m"))
+
     spec: Spec | None = None
     # what can be answered while name and command are still missing
     question: Spec | None = None
@@ -112,11 +186,27 @@ class RequestForm(forms.Form):
         team = self.fields["team"]
         assert isinstance(team, forms.ChoiceField)
         team.choices = list(teams)
+        self._levels()
         for field in self.fields.values():
             field.error_messages["required"] = _("This is empty. Fill it in.")
         team.error_messages["invalid_choice"] = _(
             "You cannot request for this team. Choose one from the list."
         )
+
+    def _levels(self) -> None:
+        """Wider levels first; what the fleet does not have cannot be chosen."""
+        fabric = [(level, level) for level in fabric_levels()]
+        node, island = ("node", _("node")), ("island", _("NVLink island"))
+        choices = {
+            "level_required": [("", _("anything")), *fabric, node, island],
+            "level_preferred": [("", _("anything")), *fabric, node, island],
+            "spread_level": [("", _("nothing in particular")), *fabric, node],
+        }
+        for name, options in choices.items():
+            field = self.fields[name]
+            assert isinstance(field, forms.ChoiceField)
+            field.choices = options
+            field.error_messages["invalid_choice"] = _("There is no such level. Choose one from the list.")
 
     def clean(self) -> dict[str, Any]:
         data = self.cleaned_data
@@ -140,7 +230,11 @@ class RequestForm(forms.Form):
             self.add_error(field, text)
 
     def _document(self, data: dict[str, Any]) -> dict[str, Any]:
-        replicas = _whole(data.get("replicas", ""))
+        replicas = whole(data.get("replicas", ""))
+        most = data.get("replicas_most", "").strip()
+        parts = self._parts(data)
+        if not self._is_part(parts):
+            parts["gpus_per_replica"] = whole(data.get("gpus_per_replica", ""))
         return {
             "command": self._command(data.get("command", "")),
             "env": self._env(data.get("env", "")),
@@ -150,13 +244,24 @@ class RequestForm(forms.Form):
             "time_limit_s": self._time(data.get("time_limit", "")),
             "request": {
                 "replicas_min": replicas,
-                "replicas_max": replicas,
-                "gpus_per_replica": _whole(data.get("gpus_per_replica", "")),
-                "tiers": [data["tier"]] if data.get("tier") else [],
+                "replicas_max": whole(most) if most else replicas,
                 "cpu_m": self._cpu(data.get("cpu", "")),
                 "memory_mib": self._memory(data.get("memory", "")),
+                **parts,
             },
         }
+
+    def _parts(self, data: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return request_parts(data)
+        except Unreadable as exc:
+            self.add_error(exc.field, exc.text)
+            return {"tiers": [data["tier"]] if data.get("tier") else []}
+
+    def _is_part(self, parts: dict[str, Any]) -> bool:
+        """A part of a GPU needs no number of GPUs; the 1 that the form begins with is none."""
+        is_part = bool({"share", "gpu_memory_mib"} & set(parts))
+        return is_part and self.cleaned_data.get("gpus_per_replica", "").strip() in {"", "1"}
 
     def _command(self, text: str) -> list[str]:
         try:
@@ -197,12 +302,10 @@ class RequestForm(forms.Form):
         return int(Decimal(found[0]) * 1000)
 
     def _memory(self, text: str) -> int:
-        found = MEMORY.fullmatch(text.strip())
-        if not found:
-            if "memory" not in self.errors:
-                self.add_error("memory", _("This is no amount of memory. Write one such as 16 GiB."))
-            return 1
-        return int(Decimal(found[1]) * MIB[(found[2] or "g")[0].lower()])
+        found = mebibytes(text)
+        if found is None and "memory" not in self.errors:
+            self.add_error("memory", _("This is no amount of memory. Write one such as 16 GiB."))
+        return 1 if found is None else found
 
 
 def request_initial(document: dict[str, Any], **others: Any) -> dict[str, Any]:
@@ -210,9 +313,10 @@ def request_initial(document: dict[str, Any], **others: Any) -> dict[str, Any]:
     request, ports = document["request"], document.get("ports") or [{}]
     limit = document.get("time_limit_s")
     return {
-        "tier": request["tiers"][0],
+        **parts_initial(request),
         "gpus_per_replica": request["gpus_per_replica"],
-        "replicas": request["replicas_max"],
+        "replicas": request["replicas_min"],
+        "replicas_most": request["replicas_max"] if request["replicas_max"] > request["replicas_min"] else "",
         "time_limit": duration(limit) if limit else "",
         "command": shlex.join(document["command"]),
         "cpu": f"{request['cpu_m'] / 1000:g}",
@@ -231,12 +335,6 @@ def _parsed(document: dict[str, Any]) -> Spec | None:
         return spec_parse(document)
     except Invalid:
         return None
-
-
-def _whole(text: str) -> int | str:
-    """A whole number as one; anything else as it is, for the spec to refuse in its own words."""
-    cleaned = text.strip()
-    return int(cleaned) if re.fullmatch(r"[+-]?[0-9]{1,18}", cleaned) else cleaned
 
 
 def _upwards(path: str) -> list[str]:

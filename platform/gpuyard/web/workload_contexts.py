@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from gpuyard.web.contexts import Cell, Money, Part, Step, Tone
+from gpuyard.web.contexts import ArrayChip, Cell, Money, Part, Step, Tone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ class WorkloadPage:
     kind: str
     state: str
     state_s: float | None
-    gpus: int
+    gpus: int | Decimal
     replicas: int
     tier: str
     owner: str
@@ -179,6 +179,7 @@ class WorkloadPage:
     decisions: Sequence[Decision] = ()
     events: Sequence[EventRow] = ()
     stop: StopQuestion | None = None
+    array: ArrayChip | None = None
     case_url: str = ""  # the approval that holds it, if the reader may see it
     approval: str = ""  # whom it waits for, while it needs approval
     approvers: str = ""  # who may decide, by name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from decimal import Decimal
 
 from django.utils.translation import gettext as _
@@ -16,6 +17,7 @@ from gpuyard.web.contexts import AnswerPanel, Check, Money
 from gpuyard.web.forms import RequestForm
 from scheduling.asked import asked_text
 from scheduling.selectors import RequestCheck, request_check
+from scheduling.specs import Request
 from scheduling.usage import QuotaCheck
 from tenants.models import Team
 from tenants.selectors import Approver
@@ -80,6 +82,8 @@ def _start(known: RequestCheck) -> tuple[str, str]:
         return _("never, as asked"), " ".join(known.never_fits)
     if not known.fits_quota:
         return _("when quota allows"), _("It may be asked for, and waits until its team uses less.")
+    if later := _later(known.spec.request, known.as_of):
+        return later
     if not known.fits_now:
         return _("when GPUs are free"), _("It queues now and starts as soon as there is room for it.")
     if known.approval.is_auto:
@@ -87,6 +91,17 @@ def _start(known: RequestCheck) -> tuple[str, str]:
             "There is room: the next pass, within seconds, unless somebody’s turn is before yours."
         )
     return _("once approved"), _("There is room at this moment; approval comes first.")
+
+
+def _later(request: Request, as_of: datetime) -> tuple[str, str] | None:
+    """What it waits for whatever is free."""
+    if request.not_before and request.not_before > as_of:
+        moment = wording.clock(request.not_before, as_of)
+        return _("not before %s") % moment, _("Then it queues for what is free.")
+    if request.depends_on:
+        names = ", ".join(request.depends_on)
+        return _("after other work"), _("It queues once %s has succeeded.") % names
+    return None
 
 
 def _quota(known: RequestCheck) -> list[Check]:

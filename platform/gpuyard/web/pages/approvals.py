@@ -153,7 +153,7 @@ def _facts(
     checks = quota_checks(case.team, sizes(spec.request, tiers))
     found = [_quota_fact(case, check) for check in checks[:2]]
     found.append(_cost_fact(case, facts))
-    for supply in tier_supply(case.team, tiers[:1]):
+    for supply in tier_supply(case.team, tiers[:1], spec.request):
         fits = supply.fits_now(spec.request)
         found.append(
             Fact(

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from uuid import UUID
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from gpuyard.core.models import User
+from gpuyard.core.money import SLOTS_PER_GPU
 from gpuyard.web import wording
 from gpuyard.web.contexts import Money, WorkloadRow
+from gpuyard.web.pages.asked import array_chip, array_states
 from gpuyard.web.pages.money import charged, pending
 from gpuyard.web.pages.why import hopeless_first
 from scheduling.asked import tiers_text
@@ -34,12 +37,15 @@ class _Facts:
     pending: Mapping[UUID, Money]
     verdicts: Mapping[UUID, Explanation]
     cases: Mapping[UUID, Case]
+    arrays: Mapping[UUID | None, str]
 
 
-def workload_rows(actor: User, workloads: Sequence[Workload], as_of: datetime) -> tuple[WorkloadRow, ...]:
-    """The rows in the given order, in a fixed number of queries."""
+def workload_rows(
+    actor: User, workloads: Sequence[Workload], as_of: datetime, *, is_folded: bool = False
+) -> tuple[WorkloadRow, ...]:
+    """The rows in the given order, in a fixed number of queries. Folded: one row stands for an array."""
     waiting = [(one, one.verdict) for one in workloads if one.state == S.WAITING and hasattr(one, "verdict")]
-    undecided = [one.pk for one in workloads if one.state == S.PENDING_APPROVAL]
+    undecided = [one.case_subject_id for one in workloads if one.state == S.PENDING_APPROVAL]
     cases = case_list(actor, state="open").filter(subject_type="workload", subject_id__in=undecided)
     facts = _Facts(
         as_of=as_of,
@@ -47,6 +53,7 @@ def workload_rows(actor: User, workloads: Sequence[Workload], as_of: datetime) -
         pending=pending([one for one in workloads if one.state not in NEVER_HELD]),
         verdicts=verdicts_explain(actor, waiting) if waiting else {},
         cases={case.subject_id: case for case in cases} if undecided else {},
+        arrays=array_states(actor, workloads) if is_folded else {},
     )
     return tuple(_row(one, facts) for one in workloads)
 
@@ -74,12 +81,13 @@ def _row(workload: Workload, facts: _Facts) -> WorkloadRow:
         pending=facts.pending.get(workload.pk),
         run_s=run_s,
         time_limit_s=limit_s if run_s is not None else None,
+        array=array_chip(workload, facts.arrays.get(workload.array_id, "")),
     )
 
 
 def _note(workload: Workload, facts: _Facts, run_s: float | None, limit_s: int | None) -> str:
     if workload.state == S.PENDING_APPROVAL:
-        case = facts.cases.get(workload.pk)
+        case = facts.cases.get(workload.case_subject_id)
         return waits_for(case) if case else _("waits for approval")
     if workload.state == S.WAITING:
         known = facts.verdicts.get(workload.pk)
@@ -176,12 +184,15 @@ def limit_of(workload: Workload) -> int | None:
     return limit
 
 
-def gpu_count(workload: Workload, attempt: Attempt | None = None) -> int:
-    """What it holds, or else at most asks for."""
+def gpu_count(workload: Workload, attempt: Attempt | None = None) -> int | Decimal:
+    """What it holds, or else at most asks for: 0.25 for a share; GPU memory counts once it is known of which tier."""
     assert workload.spec is not None
-    request = workload.spec.document["request"]
-    replicas = len(attempt.replicas.all()) if attempt else int(request["replicas_max"])
-    return replicas * int(request["gpus_per_replica"])
+    request = request_of(workload.spec.document)
+    replicas = len(attempt.replicas.all()) if attempt else request.replicas_max
+    if not request.is_part:
+        return replicas * request.gpus_per_replica
+    slots = request.slots_on(attempt.tier.memory_mib) if attempt else request.share or SLOTS_PER_GPU
+    return Decimal(replicas * slots) / SLOTS_PER_GPU
 
 
 def nodes_of(attempt: Attempt | None) -> tuple[str, ...]:

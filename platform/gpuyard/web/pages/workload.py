@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from math import ceil
 from typing import cast
 
 from django.urls import reverse
@@ -21,6 +22,7 @@ from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.web import wording
 from gpuyard.web.contexts import Money, Tone
 from gpuyard.web.pages import happenings, logs, rows, steps, why
+from gpuyard.web.pages.asked import array_chip, request_lines
 from gpuyard.web.workload_contexts import (
     CostCard,
     CostPart,
@@ -96,7 +98,8 @@ def build(actor: User, workload: Workload, *, tab: str, rank: str) -> WorkloadPa
         steps=steps.timeline(workload, read.case, read.attempts, read.spec.time_limit_s, read.as_of),
         tab=tab,
         counts={"decisions": len(decisions), "events": len(events)},
-        spec=_spec_lines(read.spec),
+        spec=[*_spec_lines(read.spec), *request_lines(actor, read.spec.request, read.as_of)],
+        array=array_chip(workload),
         revision=workload.spec.revision,
         ended=ended,
         ended_tone=tone,
@@ -366,7 +369,7 @@ def _stop(read: _Read) -> StopQuestion | None:
             lost=_("It has cost nothing so far."),
             undo=undo,
         )
-    gpus = rows.gpu_count(workload, read.live)
+    gpus = ceil(rows.gpu_count(workload, read.live))
     held = ngettext("%(n)s GPU is", "%(n)s GPUs are", gpus) % {"n": gpus}
     return StopQuestion(
         verb=_("Stop"),

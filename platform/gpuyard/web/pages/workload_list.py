@@ -15,7 +15,7 @@ from gpuyard.web import wording
 from gpuyard.web.contexts import Choice, Pager, WorkloadListPage
 from gpuyard.web.pages.rows import workload_rows
 from scheduling.models import Kind
-from scheduling.selectors import WorkloadFilters, workload_list
+from scheduling.selectors import WorkloadFilters, arrays_folded, workload_list
 from scheduling.states import WORKLOAD_ENDED, WorkloadState
 from tenants.models import Team
 
@@ -45,8 +45,15 @@ class Asked:
     page: int
 
     @property
+    def is_folded(self) -> bool:
+        """Whether an array is one row: not where one asks for its members."""
+        return not self.filters.array
+
+    @property
     def is_filtered(self) -> bool:
-        return bool(self.state or self.filters.kind or self.filters.search or self.filters.owner)
+        return bool(
+            self.filters.array or self.state or self.filters.kind or self.filters.search or self.filters.owner
+        )
 
 
 def asked_of(query: Mapping[str, str], team: Team | None) -> Asked:
@@ -60,6 +67,7 @@ def asked_of(query: Mapping[str, str], team: Team | None) -> Asked:
             kind=kind if kind in Kind.values else "",
             owner="me" if query.get("owner") == "me" else "",
             search=query.get("q", "").strip()[:120],
+            array=query.get("array", "")[:16],
         ),
         state=state if states else "",
         sort=sort if sort.removeprefix("-") in SORTS else DEFAULT_SORT,
@@ -69,11 +77,13 @@ def asked_of(query: Mapping[str, str], team: Team | None) -> Asked:
 
 def build(actor: User, asked: Asked) -> WorkloadListPage:
     as_of = clock.now()
-    paginator = Paginator(_sorted(actor, asked), PAGE_ROWS)
+    found = _sorted(actor, asked)
+    paginator = Paginator(arrays_folded(found) if asked.is_folded else found, PAGE_ROWS)
     shown = paginator.get_page(asked.page)
     return WorkloadListPage(
         as_of=as_of,
-        rows=workload_rows(actor, list(shown.object_list), as_of),
+        rows=workload_rows(actor, list(shown.object_list), as_of, is_folded=asked.is_folded),
+        array=asked.filters.array,
         states=_states(actor, asked),
         kinds=[
             Choice(

@@ -17,6 +17,7 @@ from gpuyard.core.errors import Conflict, Forbidden, Invalid
 from gpuyard.core.models import User
 from gpuyard.web.actor import actor_of, page
 from gpuyard.web.contexts import RequestPage
+from gpuyard.web.form_parts import ANY_TIER
 from gpuyard.web.forms import RequestForm, request_initial
 from gpuyard.web.live import respond
 from gpuyard.web.pages.answer import answer_of
@@ -44,7 +45,9 @@ START = {
     "cpu": "4",
     "memory": "16 GiB",
 }
-ADVANCED = ("cpu", "memory", "env", "working_dir", "checkpoint_dir", "port", "health_path")
+SHOWN_FIRST = frozenset(
+    {"name", "team", "kind", "tier", "gpus_per_replica", "replicas", "time_limit", "command", "reason"}
+)
 
 
 @require_http_methods(["GET", "POST"])
@@ -104,7 +107,7 @@ def _show(
         has_bands=any_band(teams),
         idempotency_key=_key(request),
         again=request.GET.get("again", "")[:16],
-        advanced_open=any(name in form.errors for name in ADVANCED),
+        advanced_open=bool(set(form.errors) - SHOWN_FIRST - {"__all__"}) or _is_used(form),
     )
     shown = form if draft is None else RequestForm(initial=draft, teams=_choices(teams))
     response = respond(
@@ -116,6 +119,20 @@ def _show(
     )
     response.status_code = status
     return response
+
+
+def _is_used(form: RequestForm) -> bool:
+    """Whether something was chosen that the closed part of the form would hide."""
+    names = (
+        "part",
+        "least_memory",
+        "node_labels",
+        "level_required",
+        "level_preferred",
+        "array_count",
+        "depends_on",
+    )
+    return str(form["tier"].value()) == ANY_TIER or any(form[name].value() for name in names)
 
 
 def _draft(request: HttpRequest, actor: User, teams: list[Team]) -> dict[str, Any]:

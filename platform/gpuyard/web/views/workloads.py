@@ -5,8 +5,9 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST, require_safe
 
 from gpuyard.core.errors import Conflict, Invalid
@@ -17,6 +18,7 @@ from gpuyard.web.pages import logs, workload_list
 from gpuyard.web.pages import workload as workload_page
 from gpuyard.web.shell import team_picked
 from scheduling.selectors import workload_get
+from scheduling.services import array_stop
 from scheduling.services import workload_stop as stop
 from scheduling.states import WORKLOAD_ENDED
 
@@ -88,6 +90,13 @@ def workload_log(request: HttpRequest, public_id: str) -> HttpResponse:
 def workload_stop(request: HttpRequest, public_id: str) -> HttpResponse:
     found = workload_get(actor_of(request), public_id)
     try:
+        if "whole_array" in request.POST:
+            count = array_stop(actor=actor_of(request), workload=found)
+            words = ngettext("%(n)s workload is taken back.", "%(n)s workloads are taken back.", count)
+            messages.success(request, words % {"n": count})
+            return redirect(
+                f"{reverse('web:workloads')}?array={found.array.public_id if found.array else ''}"
+            )
         stopped = stop(actor=actor_of(request), workload=found, reason=request.POST.get("reason", ""))
     except (Conflict, Invalid) as exc:
         messages.error(request, str(exc))
