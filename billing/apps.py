@@ -10,7 +10,8 @@ class BillingConfig(AppConfig):
     label = "billing"
 
     def ready(self) -> None:
-        from billing.estimates import estimate
+        from billing.estimates import estimate, tier_costs
         from gpuyard.core import hooks
 
         hooks.estimate.register(estimate)
+        hooks.tier_costs.register(tier_costs)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 from decimal import Decimal
+from uuid import UUID
 
 from billing.days import to_us
 from billing.loading import rates_load
-from billing.models import ServiceClass
+from billing.models import CostRate, ServiceClass
 from billing.rates import PriceKey
 from gpuyard.core.clock import now
 from gpuyard.core.hooks import Estimate, EstimateRequest
@@ -38,3 +39,8 @@ def estimate(request: EstimateRequest) -> Estimate | None:
         hourly=per_hour / UNITS_PER_GPU,
         total=None if seconds is None else per_hour * seconds / (UNITS_PER_GPU * Decimal(_HOUR_S)),
     )
+
+
+def tier_costs() -> dict[UUID, Decimal]:
+    """What a GPU-hour of each tier costs at the rates of now."""
+    return dict(CostRate.objects.filter(span__contains=now()).values_list("tier_id", "rate"))

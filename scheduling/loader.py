@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from uuid import UUID
 
 from django.db.models import Max
 
-from gpuyard.core import clock
+from gpuyard.core import clock, hooks
+from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.fleet.models import Tier
 from scheduling.bands import band_grants_live
 from scheduling.decay import usage_rows
@@ -22,6 +24,7 @@ from scheduling.looks import one_look
 from scheduling.models import SchedulerState, Workload
 from scheduling.moments import to_us
 from scheduling.policies import policy_current
+from scheduling.sizes import units_by_tier
 from tenants.models import Quota, Team
 
 
@@ -74,7 +77,10 @@ def _scopes(teams: Iterable[engine.Team], policy: Policy) -> dict[str, str]:
 
 
 def _tiers() -> Iterator[engine.Tier]:
+    costs, units = hooks.tier_costs.get()(), units_by_tier()
     for tier in Tier.objects.order_by("id"):
+        # a rate is for the hour of a whole GPU; a MIG instance is a part of one
+        cost = costs.get(tier.pk, Decimal(0)) * units.get(tier.pk, UNITS_PER_GPU) / UNITS_PER_GPU
         yield engine.Tier(
             str(tier.id),
             tier.name,
@@ -83,6 +89,7 @@ def _tiers() -> Iterator[engine.Tier]:
             architecture=tier.architecture,
             labels=tuple(sorted(tier.capabilities)),
             speeds=tuple(sorted((kind, round(1000 * speed)) for kind, speed in tier.relative_speed.items())),
+            cost_micro=int(cost * 1_000_000),
         )
 
 

@@ -93,7 +93,7 @@ class Size:
 
 def sizes(request: Request, tiers: Sequence[Tier]) -> tuple[Size, ...]:
     """In the order of the tiers; one query."""
-    units = _units_by_tier([tier.pk for tier in tiers])
+    units = units_by_tier()
     return tuple(_size(request, tier, units.get(tier.pk, UNITS_PER_GPU)) for tier in tiers)
 
 
@@ -111,8 +111,8 @@ def members_at_once(request: Request) -> int:
     return min(request.array.count, request.array.parallel or request.array.count)
 
 
-def _units_by_tier(tier_ids: list[UUID]) -> dict[UUID, int]:
-    """What one GPU of a tier counts for: less than a card where the tier is one of MIG instances."""
-    gpus = Gpu.objects.filter(tier__in=tier_ids, retired_at=None, is_instance=1).order_by()
+def units_by_tier() -> dict[UUID, int]:
+    """What one GPU of each tier of MIG instances counts for: less than a card."""
+    gpus = Gpu.objects.filter(retired_at=None, is_instance=1).order_by()
     slices = gpus.values_list("tier_id", "compute_slices", "card_slices").distinct()
     return {tier_id: units_for(compute_slices=own, card_slices=all_) for tier_id, own, all_ in slices}

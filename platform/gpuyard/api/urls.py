@@ -17,6 +17,7 @@ from gpuyard.fleet.api import (
     NodeLabelsView,
     NodeUncordonView,
     PoolsView,
+    TierSpeedsView,
 )
 from scheduling.api.bands import BandGrantRevokeView, BandGrantsView
 from scheduling.api.check import RequestCheckView
@@ -78,6 +79,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("cases/<str:public_id>/withdraw", CaseWithdrawView.as_view(), name="api-case-withdraw"),
     path("tiers", TiersView.as_view(), name="api-tiers"),
     path("free-space", FreeSpaceView.as_view(), name="api-free-space"),
+    path("tier-speeds", TierSpeedsView.as_view(), name="api-tier-speeds"),
     path("pools", PoolsView.as_view(), name="api-pools"),
     path("nodes", NodesView.as_view(), name="api-nodes"),
     path("nodes/<str:public_id>", NodeView.as_view(), name="api-node"),

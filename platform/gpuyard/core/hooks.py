@@ -6,7 +6,7 @@ start-up: a system check for every management command, `hooks_require()` for web
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -163,12 +163,18 @@ class HoldersProvider(Protocol):
     def __call__(self, tier_ids: Sequence[UUID]) -> Sequence[Holder]: ...
 
 
+class TierCostsProvider(Protocol):
+    def __call__(self) -> Mapping[UUID, Decimal]:
+        """Tier → what a GPU-hour of it costs now; a tier without a rate is left out."""
+
+
 case_handlers: KeyedHook[CaseHandler] = KeyedHook("case_handlers", required=("workload",))
 estimate: Hook[EstimateProvider] = Hook("estimate")
 eta: Hook[EtaProvider] = Hook("eta")
 holders: Hook[HoldersProvider] = Hook("holders")
+tier_costs: Hook[TierCostsProvider] = Hook("tier_costs")
 
-ALL: tuple[Hook[Any] | KeyedHook[Any], ...] = (case_handlers, estimate, eta, holders)
+ALL: tuple[Hook[Any] | KeyedHook[Any], ...] = (case_handlers, estimate, eta, holders, tier_costs)
 
 
 # --- The start-up check ----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from gpuyard.fleet.labels import LONGEST_LABEL
 from gpuyard.fleet.models import Node, NodeState
 from gpuyard.fleet.selectors import domain_list, node_get, pool_get, pool_list
 from gpuyard.fleet.services import join_token_create, node_cordon, node_drain, node_uncordon
+from gpuyard.fleet.tiers import tier_speeds_set
 from gpuyard.fleet.topology import (
     MOST_LABELS,
     domain_create,
@@ -190,6 +191,27 @@ class DomainView(APIView):
     def delete(self, request: Request, domain_id: UUID) -> Response:
         domain_delete(actor=actor_of(request), domain_id=domain_id)
         return Response(status=204)
+
+
+class TierSpeedsView(APIView):
+    """How fast each kind of work runs on a tier, compared with the slowest one: decides the best result per cost."""
+
+    class In(Input):
+        tier = Text(max_length=64, help_text="Its name.")
+        speeds = serializers.DictField(
+            child=serializers.FloatField(), help_text='Such as `{"training": 2.5}`.'
+        )
+        reason = Text(max_length=200, allow_blank=True, default="")
+
+    class Out(Output):
+        tier = serializers.CharField(source="name")
+        speeds = serializers.DictField(child=serializers.FloatField(), source="relative_speed")
+
+    @extend_schema(operation_id="tier_speeds_set", request=In, responses=Out)
+    @idempotent
+    def post(self, request: Request) -> Response:
+        tier = tier_speeds_set(actor=actor_of(request), **body(request, self.In))
+        return Response(self.Out(tier).data)
 
 
 class JoinTokensView(APIView):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 
 from django.utils.translation import gettext as _
 
@@ -145,7 +146,7 @@ class QueueRow:
     name: str
     team: str
     kind: str
-    gpus: int
+    gpus: int | Decimal
     tier: str
     priority: int
     waited_s: float

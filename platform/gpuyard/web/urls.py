@@ -3,7 +3,19 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from gpuyard.web.views import approvals, costs, fleet, home, passes, policy, queue, request, search, workloads
+from gpuyard.web.views import (
+    approvals,
+    costs,
+    fleet,
+    home,
+    nodes,
+    passes,
+    policy,
+    queue,
+    request,
+    search,
+    workloads,
+)
 
 app_name = "web"
 urlpatterns = [
@@ -30,6 +42,8 @@ urlpatterns = [
     path("passes/<int:number>", passes.one, name="pass"),
     path("passes/<int:number>/replay", passes.replay, name="pass_replay"),
     path("fleet", fleet.fleet, name="fleet"),
+    path("fleet/nodes/<str:public_id>", nodes.node, name="node"),
+    path("fleet/nodes/<str:public_id>/place", nodes.node_place, name="node_place"),
     path("fleet.csv", fleet.fleet_csv, name="fleet_csv"),
     path("policy", policy.policy, name="policy"),
     path("policy/apply", policy.policy_apply, name="policy_apply"),
