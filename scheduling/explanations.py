@@ -6,7 +6,7 @@ workload's own team are named, because their limits bind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,6 +19,7 @@ from gpuyard.fleet.models import Node, Tier
 from scheduling.engine import explain
 from scheduling.engine.decisions import (
     BLOCKER_CODES,
+    DEPENDENCY,
     QUOTA_LIMIT,
     QUOTA_LIMIT_TOTAL,
     Blocker,
@@ -68,9 +69,16 @@ def verdict_explain(actor: User, workload: Workload) -> Explanation | None:
 
 
 def verdicts_explain(actor: User, rows: Iterable[tuple[Workload, Verdict]]) -> dict[UUID, Explanation]:
-    """The same for a whole list, in three queries."""
+    """The same for a whole list, in three queries; one more where others must succeed first."""
     pairs = list(rows)
-    names = _Names(actor, [workload for workload, _verdict in pairs])
+    awaited = {
+        key
+        for _workload, verdict in pairs
+        for blocker in verdict.blockers
+        if blocker["code"] == DEPENDENCY
+        for key in blocker["data"]["workload_ids"]
+    }
+    names = _Names(actor, [workload for workload, _verdict in pairs], awaited)
     return {workload.pk: _explanation(verdict, names) for workload, verdict in pairs}
 
 
@@ -115,16 +123,18 @@ def _is_same(had: tuple[str, dict[str, Any]], code: str, data: Mapping[str, Any]
 def _reason(code: str, data: Mapping[str, Any], names: _Names) -> Reason:
     if code not in BLOCKER_CODES:
         return Reason(code, _("something changed while it was about to start; the next pass tries again"), {})
-    shown = (
-        {**data, "holders": [names.shown(held) for held in data["holders"]]} if "holders" in data else data
-    )
+    shown = dict(data)
+    if "holders" in data:
+        shown["holders"] = [names.shown(held) for held in data["holders"]]
+    if code == DEPENDENCY:
+        shown["workload_ids"] = [names.workload(key) for key in data["workload_ids"]]
     return Reason(code, explain.sentence(Blocker(code, shown), names.known), shown)
 
 
 class _Names:
     """What this reader may read instead of ids."""
 
-    def __init__(self, actor: User, workloads: list[Workload]) -> None:
+    def __init__(self, actor: User, workloads: list[Workload], awaited: Collection[str] = ()) -> None:
         above = {team_id for workload in workloads for team_id in workload.team.path}
         companies = {workload.company_id for workload in workloads}
         visible = Team.objects.filter(visible_q(actor, ""), company__in=companies)
@@ -133,6 +143,12 @@ class _Names:
         tiers = dict(Tier.objects.values_list("pk", "name"))
         self._teams = {str(key) for key in teams}
         self.known = {str(key): name for key, name in (teams | tiers).items()}
+        seen = Workload.objects.filter(visible_q(actor, "team"), pk__in=awaited) if awaited else ()
+        self._workloads = {str(workload.pk): workload.public_id for workload in seen}
+
+    def workload(self, key: str) -> str:
+        """By its public id, if the reader may see it."""
+        return self._workloads.get(key, _("other work"))
 
     def shown(self, holder: Mapping[str, Any]) -> Mapping[str, Any]:
         """A holder without its team, and without what of it is named, if that is none of the reader's."""

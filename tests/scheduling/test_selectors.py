@@ -189,6 +189,21 @@ def test_the_company_whose_limit_binds_a_team_is_named() -> None:
     assert "team Acme uses 1 of its 1" in why.headline
 
 
+def test_what_must_succeed_first_is_named_by_its_public_id_if_it_is_ones_own() -> None:
+    company = make.company()
+    mine, sister = make.team(company), make.team(company)
+    workload, first, foreign = make.workload(mine), make.workload(mine), make.workload(sister)
+    data = {"workload_ids": [str(first.pk), str(foreign.pk)], "count": 2}
+    blockers = [{"code": "dependency", "data": data}]
+    Verdict.objects.create(workload=workload, pass_number=1, blockers=blockers)
+
+    why = selectors.verdict_explain(make.user("member", mine), workload)
+
+    assert why is not None
+    assert why.reasons[0].text == f"{first.public_id}, other work must succeed first"
+    assert str(foreign.pk) not in str(why)
+
+
 def test_an_unjudged_workload_has_no_explanation_and_a_refused_start_has_one() -> None:
     workload = make.workload()
     assert selectors.verdict_explain(workload.owner, workload) is None
