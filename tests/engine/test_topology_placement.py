@@ -4,10 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from scheduling.engine.plan import Plan, Policy
+from scheduling.engine.explain import change_sentence, sentence
+from scheduling.engine.plan import Plan, Policy, plan_to_json
 from scheduling.engine.snapshot import Gpu, Node, Request, Snapshot
+from scheduling.engine.topology import Fabric, level_now
 from tests.engine.build import (
     A100,
     H100,
@@ -22,6 +27,7 @@ from tests.engine.build import (
     some_gpus,
     started,
 )
+from tests.engine.worlds import snapshots
 
 LEVELS = ("block", "rack")
 
@@ -158,3 +164,54 @@ def test_without_levels_or_by_policy_the_score_alone_decides() -> None:
     assert nodes_of(decide(racks(free, [request]))) == ["bs0", "bs1"]
     assert nodes_of(decide(racks(free, [request]), Policy(gangs_close=False))) == ["ar0", "bs0"]
     assert nodes_of(decide(replace(racks(free, [request]), levels=()))) == ["ar0", "bs0"]
+
+
+@st.composite
+def _fabrics(draw: st.DrawFn) -> Snapshot:
+    """Random worlds with racks in blocks, labels, and gangs that ask for all of it."""
+    world = draw(snapshots())
+    names = st.sampled_from(("", "x", "y"))
+    labels = st.sampled_from(((), ("disk=ssd",)))
+    nodes = [replace(node, domains=(draw(names), draw(names)), labels=draw(labels)) for node in world.nodes]
+    levels = st.sampled_from((None, None, "block", "rack", "node", "island", "gone"))
+    wants = [
+        replace(
+            request,
+            required_level=draw(levels),
+            preferred_level=draw(levels),
+            level_wait_s=draw(st.sampled_from((0, 86_400))),
+            spread_level=draw(st.sampled_from((None, "rack"))),
+            node_labels=draw(labels),
+            not_before_us=draw(st.sampled_from((None, None, NOW_US + HOUR_US))),
+        )
+        for request in world.requests
+    ]
+    return replace(world, nodes=tuple(nodes), requests=tuple(wants), levels=LEVELS)
+
+
+@settings(deadline=None, max_examples=60)
+@given(_fabrics())
+def test_what_starts_keeps_to_its_level_and_what_waits_says_why(world: Snapshot) -> None:
+    fabric = Fabric(LEVELS, sorted(world.nodes, key=lambda node: (node.name, node.id)))
+    row_of = {name: row for row, name in enumerate(fabric.names[-1])}
+    asked = {request.workload_id: request for request in world.requests}
+    decided = decide(world)
+    assert plan_to_json(decided) == plan_to_json(decide(world))
+    for start in decided.starts:
+        request = asked[start.workload_id]
+        rows = np.array([row_of[replica.node_id] for replica in start.replicas])
+        level = level_now(request, NOW_US, LEVELS)
+        assert level != "gone"
+        depth = fabric.depth(level)
+        if depth is not None:
+            assert len(set(fabric.ids[depth, rows].tolist())) == 1
+        assert (
+            (np.diff(fabric.rank[rows]) >= 0).all()
+            or request.mix_tiers
+            or request.replicas_max > request.replicas_min
+        )
+    for verdict in decided.verdicts:
+        assert verdict.blockers
+        assert all(sentence(blocker, {}) for blocker in verdict.blockers)
+        assert change_sentence(verdict.smallest_change, {})
+        assert verdict.eta_us is None or verdict.eta_us >= NOW_US
