@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scheduling.engine import decisions as codes
-from scheduling.engine.decisions import Blocker, Start, Verdict
-from scheduling.engine.words import cores, count, gib, gpus, moment, number
+from scheduling.engine.decisions import Blocker, Claim, Start, Verdict
+from scheduling.engine.words import cores, count, gib, gpu_count, gpu_hours, gpus, moment, number
 
 Names = Mapping[str, str]
 _Data = Mapping[str, Any]
@@ -55,9 +55,19 @@ def change_sentence(change: _Data | None, names: Names) -> str:
     }[kind]
 
 
-def start_reason(start: Start, names: Names | None = None) -> str:
+def start_reason(start: Start | Claim, names: Names | None = None) -> str:
     """Why now and why here."""
-    return f"{_why_now(start.why_now, names or {})}. {_why_here(start, names or {})}."
+    parts = [_why_now(start.why_now, names or {}), _taken_back(start.why_now), _why_here(start, names or {})]
+    return " ".join(f"{part}." for part in parts if part)
+
+
+def _taken_back(why: _Data) -> str:
+    """What others had to leave for it."""
+    taken = why.get("taken_back")
+    if not taken:
+        return ""
+    lost = f"; they lose {gpu_hours(taken['lost_gpu_s'])} of work" if taken.get("lost_gpu_s") else ""
+    return f"Others leave {gpu_count(taken['evicted_units'])} to it{lost}"
 
 
 def _why_now(why: _Data, names: Names) -> str:
@@ -74,7 +84,7 @@ def _why_now(why: _Data, names: Names) -> str:
     return f"Borrowed: {lent}"
 
 
-def _why_here(start: Start, names: Names) -> str:
+def _why_here(start: Start | Claim, names: Names) -> str:
     why = start.why_here
     score, runner_up = why["score"], why.get("runner_up")
     tier = names.get(why["tier_id"], why["tier_name"])

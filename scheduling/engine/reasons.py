@@ -1,4 +1,4 @@
-"""Why work is taken back, in plain English, from the data that its stop stores.
+"""Why work is taken back or grows, in plain English, from the data that the plan stores.
 
 An id without a name stands for itself; who may not know a team or workload is given the data without it (None).
 """
@@ -8,11 +8,13 @@ from scheduling.engine.decisions import (
     STOP_HEADROOM,
     STOP_PREEMPT,
     STOP_RETURN,
+    Grow,
     Stop,
 )
 from scheduling.engine.words import Data, Names, count, gpu_count, gpu_hours, gpus, named, span
 
-RETURN, BAND, FLOOR, CONSOLIDATE, HEADROOM = "return", "band", "floor", "consolidate", "headroom"
+RETURN, BAND, FLOOR, SLACK = "return", "band", "floor", "slack"
+CONSOLIDATE, HEADROOM = "consolidate", "headroom"
 _RULE_OF = {
     STOP_RETURN: RETURN,
     STOP_PREEMPT: BAND,
@@ -26,6 +28,13 @@ def stop_reason(stop: Stop, names: Names | None = None) -> str:
     known, why = names or {}, stop.why
     parts = [_for_whom(stop, known), _lost(why), _why_this(why), _for_how_much(why)]
     return " ".join(f"{part}." for part in parts if part)
+
+
+def grow_reason(grow: Grow) -> str:
+    """Why a running workload got more replicas."""
+    more = f"Grew by {count(len(grow.replicas), 'replica')}"
+    units = sum(len(replica.gpu_ids) * replica.units_per_gpu for replica in grow.replicas)
+    return f"{more} ({gpu_count(units)}) into GPUs that nobody waits for."
 
 
 def _for_whom(stop: Stop, names: Names) -> str:
@@ -42,6 +51,7 @@ def _for_whom(stop: Stop, names: Names) -> str:
         RETURN: f"{what} because it was borrowed and {whose} needs its guarantee{which}",
         BAND: f"{what} for critical work of {whose}{which}, which goes before all fair share",
         FLOOR: f"{what} because it was borrowed and a service of {whose} needs its least replicas{which}",
+        SLACK: f"{what} because it had grown into GPUs that {whose} waits for now{which}",
         CONSOLIDATE: f"Moved so that larger work of {whose}{which} fits; it starts again elsewhere at once",
         HEADROOM: f"{what} to keep room free for inference",
     }

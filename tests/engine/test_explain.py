@@ -97,6 +97,13 @@ def test_borrowed_names_the_guarantee_that_it_is_beyond() -> None:
     assert reason.startswith("Borrowed: 1 beyond the guarantee of team vision, which used 0 of 0. ")
 
 
+def test_a_start_for_which_others_leave_says_so() -> None:
+    (start,) = decide(a_world(NODES, some_gpus("n1"), [a_request()])).starts
+    taken = {"rule": "return", "evicted_units": 28_000, "candidates": 3, "lost_gpu_s": 7200}
+    told = start_reason(replace(start, why_now={**start.why_now, "taken_back": taken}), NAMES)
+    assert ". Others leave 4 GPUs to it; they lose 2 GPU-hours of work. On n1 " in told
+
+
 def test_changes_in_words() -> None:
     assert change_sentence(None, NAMES) == "No single change would start it now"
     change = {"kind": "quota", "units": 7000, "raise": [{"team_id": "lab", "tier_id": "h100", "units": 7000}]}

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from scheduling.engine.decisions import STOP_PREEMPT, STOP_RETURN, Stop
-from scheduling.engine.reasons import stop_reason
+from scheduling.engine.decisions import STOP_PREEMPT, STOP_RETURN, Grow, ReplicaPlacement, Stop
+from scheduling.engine.reasons import grow_reason, stop_reason
 from scheduling.engine.snapshot import UNITS_PER_GPU
 from scheduling.engine.words import gpu_hours, listing, span
 
@@ -49,12 +49,17 @@ def test_nothing_lost_and_nothing_else_to_take() -> None:
 
 
 def test_every_rule_has_words_and_a_bare_stop_too() -> None:
-    rules = ("return", "band", "floor", "consolidate", "headroom")
+    rules = ("return", "band", "floor", "slack", "consolidate", "headroom")
     texts = {stop_reason(replace(STOP, why=WHY | {"rule": rule})) for rule in rules}
-    assert len(texts) == 5
+    assert len(texts) == 6
     assert stop_reason(Stop("w", STOP_PREEMPT, None)) == (
         "Taken back for critical work of another team, which goes before all fair share."
     )
+
+
+def test_growth_says_how_much() -> None:
+    more = tuple(ReplicaPlacement(index, "n1", 1, ("a", "b")) for index in (2, 3))
+    assert grow_reason(Grow("w", more)) == "Grew by 2 replicas (4 GPUs) into GPUs that nobody waits for."
 
 
 def test_amounts_in_the_unit_that_says_enough() -> None:
