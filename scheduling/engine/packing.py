@@ -25,6 +25,7 @@ from scheduling.engine.snapshot import WHOLE
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+Span = tuple[int, int]
 
 ANYBODY, NOBODY = -2, 0  # who asks for a share: may join every card; joins none, takes only free ones
 _FEW = 256  # nodes; below this, looking for equal states costs more than it saves
@@ -80,9 +81,9 @@ class _Note(NamedTuple):
 
 @dataclass(slots=True)
 class _Costs:
-    """Costs of one size of ask on every node, after so many changes."""
+    """Costs of one size of ask on a span of nodes, after so many changes."""
 
-    cost: Floats  # (nodes,) infinite where it does not fit
+    cost: Floats  # (nodes of the span,) infinite where it does not fit
     changes: int
 
 
@@ -113,9 +114,9 @@ class Packer:
         states = self.states
         self.potential = Potential(mix, states.tiers, states.supply(), self.policy)
         self._traits = self.potential.traits(states.slots_free)  # (nodes, traits)
-        self._costs: dict[tuple[Ask, int], _Costs] = {}
+        self._costs: dict[tuple[Ask, int, Span], _Costs] = {}
         self._steps: dict[int, Floats] = {}
-        self._state_ids: dict[tuple[int, ...], int] = {}
+        self._state_ids: dict[tuple[object, ...], int] = {}
         for node in range(len(states.tier)):
             self._identify(node)
 
@@ -139,19 +140,23 @@ class Packer:
             node = int(self._ties.choice(np.flatnonzero(costs == cost)))
         return Choice(node, self._gpus(ask, node), cost)
 
-    def costs(self, ask: Ask, sharer: int = ANYBODY) -> Floats:
-        """(nodes,) the cost on each node of any tier, infinite where the ask does not fit now; read only."""
+    def costs(self, ask: Ask, sharer: int = ANYBODY, span: Span | None = None) -> Floats:
+        """(nodes,) the cost on each node of any tier, infinite where the ask does not fit now; read only.
+
+        `span`: only the nodes from the one to before the other. Ask for the same spans, or it costs the more.
+        """
         size = ask.size
+        span = span or (0, len(self.states.tier))
         if self.states.sharer is None or not size.is_share or sharer == ANYBODY:
-            return self._refreshed(size, ANYBODY).cost
-        own = sorted(self._nodes_of.get(sharer, ()))
+            return self._refreshed(size, ANYBODY, span).cost
+        own = np.array(sorted(n for n in self._nodes_of.get(sharer, ()) if span[0] <= n < span[1]), dtype=int)
         if len(own) >= _FEW:
-            return self._refreshed(size, sharer).cost
+            return self._refreshed(size, sharer, span).cost
         # On the cards that nobody is on all sharers see the same; few nodes are soon looked at once more.
-        costs = self._refreshed(size, NOBODY).cost
-        if own:
+        costs = self._refreshed(size, NOBODY, span).cost
+        if own.size:
             costs = costs.copy()
-            costs[own] = self._best(size, np.array(own), sharer)
+            costs[own - span[0]] = self._best(size, own, sharer)
         return costs
 
     def take(self, ask: Ask, choice: Choice, memory_mib: int = 0) -> None:
@@ -235,20 +240,26 @@ class Packer:
         self.changed(np.array([node]))
 
     def _identify(self, node: int) -> None:
-        """Number the state of the node."""
+        """Number the state of the node. Where on it the free slots are makes no difference to costs."""
         states = self.states
+        slots = states.slots_free[node].tolist()
+        if states.sharer is None:
+            cards: Sequence[object] = sorted(slots)
+        else:
+            sharers = states.sharer[node].tolist()
+            self._own(node, set(sharers))
+            cards = sorted(
+                (free, by if 0 < free < WHOLE else 0) for free, by in zip(slots, sharers, strict=True)
+            )
         key = (
             int(states.tier[node]),
             int(states.cpu_total_m[node]),
             int(states.gpu_count[node]),
             int(states.cpu_free_m[node]),
-            *states.slots_free[node].tolist(),
-            *(() if states.sharer is None else states.sharer[node].tolist()),
-            *(() if states.islands is None else states.islands[node].tolist()),
+            *cards,
+            *(() if states.islands is None else sorted(states.islands[node].tolist())),
         )
         self._state_id[node] = self._state_ids.setdefault(key, len(self._state_ids))
-        if states.sharer is not None:
-            self._own(node, set(states.sharer[node].tolist()))
 
     def _own(self, node: int, sharers: set[int]) -> None:
         for gone in self._sharers_of[node] - sharers:
@@ -263,34 +274,28 @@ class Packer:
             self._accepted[tiers] = wanted[self.states.tier]
         return self._accepted[tiers]
 
-    def _refreshed(self, size: Ask, sharer: int) -> _Costs:
-        costs = self._costs.get((size, sharer))
+    def _refreshed(self, size: Ask, sharer: int, span: Span) -> _Costs:
+        costs, (begin, end) = self._costs.get((size, sharer, span)), span
         if costs is None:
-            costs = self._first(size, sharer)
             if len(self._costs) >= _KEPT:
                 del self._costs[next(iter(self._costs))]
-            self._costs[size, sharer] = costs
+            costs = self._costs[size, sharer, span] = _Costs(np.full(end - begin, np.inf), self._changes)
+            self._renew(size, sharer, costs, begin, np.arange(begin, end))
         elif costs.changes < self._changes:
-            self._renew(size, sharer, costs, (self._changed_at > costs.changes).nonzero()[0])
+            stale = (self._changed_at[begin:end] > costs.changes).nonzero()[0] + begin
+            self._renew(size, sharer, costs, begin, stale)
             costs.changes = self._changes
         return costs
 
-    def _first(self, size: Ask, sharer: int) -> _Costs:
-        count = len(self.states.tier)
-        costs = _Costs(np.full(count, np.inf), self._changes)
-        self._renew(size, sharer, costs, np.arange(count))
-        return costs
-
-    def _renew(self, size: Ask, sharer: int, costs: _Costs, nodes: Ints) -> None:
+    def _renew(self, size: Ask, sharer: int, costs: _Costs, begin: int, nodes: Ints) -> None:
+        """`begin`: the first node of the span."""
         if len(nodes) < _FEW:
-            costs.cost[nodes] = self._best(size, nodes, sharer)
+            costs.cost[nodes - begin] = self._best(size, nodes, sharer)
             return
         _, first, alike = np.unique(self._state_id[nodes], return_index=True, return_inverse=True)
         unlike = nodes[first]
-        for begin in range(0, len(unlike), _BLOCK):
-            block = unlike[begin : begin + _BLOCK]
-            costs.cost[block] = self._best(size, block, sharer)
-        costs.cost[nodes] = costs.cost[unlike[alike]]
+        found = [self._best(size, unlike[at : at + _BLOCK], sharer) for at in range(0, len(unlike), _BLOCK)]
+        costs.cost[nodes - begin] = np.concatenate(found)[alike]
 
     def _best(self, size: Ask, nodes: Ints, sharer: int) -> Floats:
         """(nodes,) the cost on each node."""

@@ -37,9 +37,15 @@ def mix_of(snapshot: Snapshot) -> Mix:
         if row.tiers and not tiers:
             continue
         slots = min(WHOLE, -(-row.slots // _FINE_SLOTS) * _FINE_SLOTS)
-        ask = Ask(row.cpu_m, row.gpus, slots, tiers)
+        ask = Ask(_coarse(row.cpu_m), row.gpus, slots, tiers)
         weights[ask] = weights.get(ask, 0.0) + row.count
     return Mix.of(weights)
+
+
+def _coarse(cpu_m: int) -> int:
+    """Rounded up to four binary digits: or requests that differ by little CPU would all be shapes of their own."""
+    step = 1 << max(0, cpu_m.bit_length() - 4)
+    return -(-cpu_m // step) * step
 
 
 def _asked_now(snapshot: Snapshot, memory: dict[str, int]) -> Iterable[MixRow]:
@@ -136,14 +142,14 @@ class Scores:
         self._sync()
         code = tier.code_of(shape)
         first = self._first[tier.tier_id]
-        last = first + tier.nodes.size
+        span = (first, first + tier.nodes.size)
         if wanted == 1 or shape.is_share:
-            costs = self.packer.costs(_size(tier, shape, 1), code)[first:last]
+            costs = self.packer.costs(_size(tier, shape, 1), code, span)
             return np.where(count > 0, costs, np.inf)
         found = np.full(tier.nodes.size, np.inf)
         for many in np.unique(count[count > 0]).tolist():
             here = count == many
-            costs = self.packer.costs(_size(tier, shape, many), code)[first:last]
+            costs = self.packer.costs(_size(tier, shape, many), code, span)
             found[here] = costs[here] / many + self._policy.pack_together * (-(-wanted // many) - 1)
         return found
 
