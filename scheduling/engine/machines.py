@@ -104,8 +104,7 @@ class TierNodes:
         )  # (tier nodes, cards) code of whose shares they are
         self.slots: Ints = np.zeros(size, dtype=np.int64)  # (tier nodes, cards) slots free on ready cards
         for row, cards in enumerate(self.gpus):
-            for column, gpu in enumerate(cards):
-                self._enter(row, column, gpu)
+            self._enter(row, cards)
         self.slots[:] = np.where(self.is_ready, WHOLE - self.held, 0)
         is_free = self.exists & (self.held == 0)
         self.total: Ints = self.exists.sum(axis=1)  # (tier nodes,)
@@ -114,11 +113,14 @@ class TierNodes:
         self.usable: Ints = (is_free & self.is_ready).sum(axis=1)  # (tier nodes,) ready and free
         self.island, self.by_island = self._islands()
 
-    def _enter(self, row: int, column: int, gpu: Gpu) -> None:
-        self.exists[row, column], self.is_ready[row, column] = True, gpu.ready
-        if not gpu.free:
-            self.held[row, column] = WHOLE - gpu.slots_free
-            self.sharer[row, column] = self._code(gpu.shared_by) if gpu.slots_free else UNKNOWN
+    def _enter(self, row: int, cards: list[Gpu]) -> None:
+        count = len(cards)
+        self.exists[row, :count] = True
+        self.is_ready[row, :count] = [gpu.ready for gpu in cards]
+        self.held[row, :count] = [0 if gpu.free else WHOLE - gpu.slots_free for gpu in cards]
+        self.sharer[row, :count] = [
+            NOBODY if gpu.free else self._code(gpu.shared_by) if gpu.slots_free else UNKNOWN for gpu in cards
+        ]
 
     def _islands(self) -> tuple[Ints, Ints]:
         """(tier nodes, cards) island of each card, counted from 0 on its node; (tier nodes, islands) usable cards."""

@@ -224,13 +224,12 @@ class Fleet:
 
     def place(self, tier: TierNodes, shape: Shape, at_most: Ints | None = None) -> Placed | None:
         """Take the best places for all replicas of the shape, or none at all; `at_most` so many on each node."""
-        if not self.fits_now(tier, shape):
+        if not tier.nodes.size or tier.slots_of(shape) > WHOLE:
             return None
-        fit = self.fit_per_node(tier, shape).copy()
-        if at_most is not None:
-            fit = np.minimum(fit, at_most)
-            if not self.topology.holds(tier, shape, fit):
-                return None
+        fit = self.fit_per_node(tier, shape)
+        fit = fit.copy() if at_most is None else np.minimum(fit, at_most)
+        if not self.topology.holds(tier, shape, fit):
+            return None
         if shape.replicas > 1 and (shape.asks_topology or (self._close and self.topology.has_levels)):
             return self._place_near(tier, shape, fit)
         placements: list[ReplicaPlacement] = []
