@@ -23,6 +23,7 @@ from scheduling.engine.placement import Fleet, Ints, Shape, TierNodes, replicas_
 from scheduling.engine.snapshot import WHOLE, Live
 
 _GPUS, _CPU, _MEMORY = 0, 1, 2
+_KEPT_LOWS = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +71,7 @@ class TierTimeline:
         self._unreserved = Moments(tier.nodes.size)  # without what reservations take
         # (shape, hold) → its earliest start when it was last asked for, and the GPUs that were usable then
         self._found: dict[tuple[Shape, int], tuple[int, int]] = {}
+        self._lows: dict[tuple[int, int], Ints] = {}  # by first and last reserved start: (3, tier nodes)
         self.held: dict[Held, tuple[Ints, Ints]] = {}  # rows of the tier, (3, rows) what it takes of them
         self.starts: list[int] = []  # when reservations start, in order
         self._held_ends: list[int] = []
@@ -110,6 +112,7 @@ class TierTimeline:
                 self._first_estimate_us = min(end_us, self._first_estimate_us)
         upto = bisect_left(self.starts, now_us + ask.hold_us)
         self._least[:upto, :, row] -= np.array((gpus, cpu_m, memory_mib))
+        self._renew_lows(row)
 
     def add_share(self, row: int, gpu_id: str, ask: Ask, now_us: int) -> None:
         """The card of a share that starts now; its CPU and memory come by `add_start`."""
@@ -124,6 +127,7 @@ class TierTimeline:
             self._add_gift(end_us, row, 1, 0, 0)
         first, upto = bisect_left(self.starts, before_us), bisect_left(self.starts, now_us + ask.hold_us)
         self._least[first:upto, _GPUS, row] -= 1
+        self._renew_lows(row)
 
     def _end_of(self, ask: Ask, now_us: int) -> int:
         run_us = run_on(self.fleet, self.tier.tier_id, ask)
@@ -142,6 +146,7 @@ class TierTimeline:
             self.starts.insert(index, held.start_us)
         rows = self.row_of[held.nodes]
         here = rows >= 0
+        self._lows.clear()
         self.held[held] = (rows[here], held.amounts(self.tier.tier_id)[:, here])
         insort(self._held_ends, held.end_us)
         self._note(held, *self.held[held])
@@ -158,6 +163,7 @@ class TierTimeline:
         return bool((self.row_of[held.nodes] >= 0).any())
 
     def cancel(self, held: Held) -> None:
+        self._lows.clear()
         self._shift(held, 1)
         self._found.clear()
         rows, _ = self.held.pop(held)
@@ -221,14 +227,29 @@ class TierTimeline:
         first, last = bisect_right(self.starts, from_us), bisect_left(self.starts, until_us)
         if first >= last:
             return free
+        if but is None or but not in self.held:
+            least: Ints = np.minimum(free, self._low(first, last))
+            return least
         window = self._least[first:last]
-        if but is not None and but in self.held:
-            rows, amounts = self.held[but]
-            inside = [but.start_us <= start < but.end_us for start in self.starts[first:last]]
-            window = window.copy()
-            window[np.ix_(np.flatnonzero(inside), np.arange(3), rows)] += amounts
-        least: Ints = np.minimum(free, window.min(axis=0))
+        rows, amounts = self.held[but]
+        inside = [but.start_us <= start < but.end_us for start in self.starts[first:last]]
+        window = window.copy()
+        window[np.ix_(np.flatnonzero(inside), np.arange(3), rows)] += amounts
+        least = np.minimum(free, window.min(axis=0))
         return least
+
+    def _low(self, first: int, last: int) -> Ints:
+        """(3, tier nodes) the least that is free at these reserved starts; kept for a few windows from now on."""
+        low = self._lows.get((first, last))
+        if low is None:
+            low = self._least[first:last].min(axis=0)
+            if first == 0 and len(self._lows) < _KEPT_LOWS:
+                self._lows[first, last] = low
+        return low
+
+    def _renew_lows(self, row: int) -> None:
+        for (first, last), low in self._lows.items():
+            low[:, row] = self._least[first:last, :, row].min(axis=0)
 
     def fit(self, shape: Shape, time_us: int, hold_us: int) -> Ints:
         """(tier nodes,) replicas that could start then and stay so long without delaying anybody."""
