@@ -191,7 +191,11 @@ def _start_reason(attempt: Attempt, names: Mapping[str, str]) -> str:
 
 
 def evictions_texts(actor: User, evictions: Iterable[Eviction]) -> dict[UUID, str]:
-    """Who gained, what was lost, why this one. Who may not see the gainer reads of another team. One query."""
+    """Who gained, what was lost, why this one; one query.
+
+    A team of one's own company is named, for one is to know for whom one's work was taken back; its workload
+    only where the reader may see it. Of another company it is just another team.
+    """
     rows = list(evictions)
     gainers = {row.gained_by.team_id for row in rows if row.gained_by}
     seen = set(Team.objects.filter(visible_q(actor, ""), pk__in=gainers).values_list("pk", flat=True))
@@ -201,9 +205,14 @@ def evictions_texts(actor: User, evictions: Iterable[Eviction]) -> dict[UUID, st
 def _eviction_text(eviction: Eviction, seen: set[UUID]) -> str:
     gainer, why = eviction.gained_by, dict(eviction.why)
     names: dict[str, str] = {}
-    if gainer and gainer.team_id in seen:
-        names = {str(gainer.pk): gainer.name, str(gainer.team_id): gainer.team.name}
+    if gainer and (gainer.company_id == eviction.company_id or gainer.team_id in seen):
+        names[str(gainer.team_id)] = gainer.team.name
+        why["gained_by_team"] = str(gainer.team_id)
     else:
-        why |= {"gained_by_team": None, "gained_by_workload": None}
+        why["gained_by_team"] = None
+    if gainer and gainer.team_id in seen:
+        names[str(gainer.pk)] = gainer.name
+    else:
+        why["gained_by_workload"] = None
     replicas = None if eviction.replicas is None else tuple(eviction.replicas)
     return stop_reason(Stop("", eviction.reason, None, replicas, why), names)

@@ -12,6 +12,7 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db.models import Count, Exists, OuterRef, Prefetch, Q, QuerySet
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.utils.translation import gettext as _
 
 from gpuyard.audit.models import Event
@@ -26,6 +27,7 @@ from scheduling.explanations import Explanation, Reason, attempt_reasons, verdic
 from scheduling.history import pass_list
 from scheduling.models import (
     Attempt,
+    Eviction,
     Kind,
     LogChunk,
     Replica,
@@ -52,11 +54,14 @@ __all__ = [
     "arrays_folded",
     "attempt_list",
     "attempt_reasons",
+    "eviction_list",
+    "fair_shares",
     "fleet_list",
     "last_pass_at",
     "live_attempt",
     "log_read",
     "pass_list",
+    "queue_counts",
     "queue_list",
     "quota_checks",
     "quota_use",
@@ -194,6 +199,12 @@ def attempt_list(actor: User, workload: Workload) -> QuerySet[Attempt]:
     return attempts.prefetch_related(Prefetch("replicas", replicas)).order_by("number")
 
 
+def eviction_list(actor: User, workload: Workload) -> QuerySet[Eviction]:
+    """What passes took back of it, the newest first. Who gained is for `explanations` to tell or hide."""
+    _visible_check(actor, workload)
+    return workload.evictions.select_related("gained_by__team", "workload").order_by("-at", "-pk")
+
+
 def workload_events(actor: User, workload: Workload) -> QuerySet[Event]:
     """What happened to the workload, its case, attempts and replicas, oldest first."""
     _visible_check(actor, workload)
@@ -211,10 +222,48 @@ def workload_events(actor: User, workload: Workload) -> QuerySet[Event]:
 # --- The queue ---------------------------------------------------------------------------------------------
 
 
-def queue_list(actor: User) -> QuerySet[Workload]:
-    """The actor's waiting workloads, in the order in which the last pass had them in line for their tier."""
+_FIRST_TIER = KeyTextTransform("0", KeyTransform("tiers", KeyTransform("request", "spec__document")))
+
+
+def queue_list(actor: User, tier: str = "") -> QuerySet[Workload]:
+    """The actor's waiting workloads, in the order in which the last pass had them in line for their tier.
+
+    `tier`: only those that named it first, so that their places are of one line.
+    """
     waiting = _visible(actor).filter(state=WorkloadState.WAITING)
+    if tier:
+        waiting = waiting.alias(first=_FIRST_TIER).filter(first=text_for_lookup(tier))
     return waiting.order_by("verdict__position", "-priority", "queued_at", "pk")
+
+
+@dataclass(frozen=True)
+class LineCount:
+    """How many wait for a tier that they named first; `others` are those that the reader may not see."""
+
+    tier: str
+    waiting: int
+    others: int
+
+
+def queue_counts(actor: User) -> list[LineCount]:
+    """Of everybody's waiting work only how much it is, by tier; two queries."""
+    waiting = Workload.objects.filter(state=WorkloadState.WAITING).order_by()
+    every = _by_first_tier(waiting)
+    own = _by_first_tier(waiting.filter(workloads_visible_q(actor)))
+    return [LineCount(tier, count, count - own.get(tier, 0)) for tier, count in sorted(every.items())]
+
+
+def _by_first_tier(waiting: QuerySet[Workload]) -> dict[str, int]:
+    rows = waiting.values_list(_FIRST_TIER).annotate(count=Count("pk"))
+    return {tier or "": count for tier, count in rows}
+
+
+def fair_shares() -> dict[tuple[UUID, UUID], int]:
+    """(team, tier) → units by which the last recorded pass went. The caller shows only teams of the reader's."""
+    by_tier = SchedulerState.objects.values_list("shares", flat=True).get(pk=1)
+    return {
+        (UUID(team), UUID(tier)): units for tier, found in by_tier.items() for team, units in found.items()
+    }
 
 
 def last_pass_at() -> datetime | None:

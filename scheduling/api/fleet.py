@@ -23,7 +23,7 @@ from gpuyard.fleet.selectors import node_get, node_list, tier_list
 from scheduling.api.shapes import TeamRef
 from scheduling.freespace import free_space
 from scheduling.promises import tier_promises
-from scheduling.selectors import fleet_list, quota_use, tier_supply
+from scheduling.selectors import fair_shares, fleet_list, quota_use, tier_supply
 from scheduling.supply import FleetNode, GpuCell
 from tenants.models import Quota, Team
 from tenants.selectors import quota_list, team_get
@@ -209,6 +209,9 @@ class QuotaOut(Output):
     used_units = serializers.IntegerField()
     guaranteed_units = serializers.IntegerField()
     limit_units = serializers.IntegerField(allow_null=True)
+    fair_share_units = serializers.IntegerField(
+        allow_null=True, help_text="By the last pass that changed something; null where nobody waits for it."
+    )
     warning = serializers.CharField(
         help_text="What is wrong with the tier: guarantees of all companies above what is ready. Usually empty."
     )
@@ -218,6 +221,7 @@ class QuotaOut(Output):
 class _QuotaInUse:
     quota: Quota
     used_units: int
+    fair_share_units: int | None
     warning: str
 
     @property
@@ -252,7 +256,7 @@ class _QuotaInUse:
 def _in_use(quotas: Iterable[Quota]) -> list[_QuotaInUse]:
     rows = list(quotas)
     use = quota_use({row.team_id for row in rows})
-    promises = tier_promises()
+    promises, shares = tier_promises(), fair_shares()
     return [
         _QuotaInUse(
             row,
@@ -261,6 +265,7 @@ def _in_use(quotas: Iterable[Quota]) -> list[_QuotaInUse]:
                 for (team_id, tier_id), units in use.items()
                 if team_id == row.team_id and row.tier_id in (None, tier_id)
             ),
+            shares.get((row.team_id, row.tier_id)) if row.tier_id else None,
             promises[row.tier_id].text if row.tier_id in promises else "",
         )
         for row in rows

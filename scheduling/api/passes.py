@@ -15,11 +15,9 @@ from gpuyard.core.rest import (
     Anything,
     Document,
     Input,
-    Nothing,
     Output,
     PagedView,
     actor_of,
-    body,
     query,
 )
 from scheduling.api.shapes import TeamRef
@@ -155,8 +153,7 @@ class PassReplayView(APIView):
         verdicts = serializers.IntegerField()
         took_ms = serializers.FloatField()
 
-    @extend_schema(operation_id="pass_replay", request=Nothing, responses=Out)
-    def post(self, request: Request, number: int) -> Response:
-        body(request, Nothing)
+    @extend_schema(operation_id="pass_replay", responses=Out)
+    def get(self, request: Request, number: int) -> Response:
         found = pass_replay(pass_get(actor_of(request), number))
         return Response(self.Out(found).data)

@@ -79,7 +79,7 @@ API = (
     ),
     Row("get", "api/v1/passes", ADMINS),
     Row("get", P, ADMINS, "pass"),
-    Row("post", f"{P}/replay", ADMINS, "pass"),
+    Row("get", f"{P}/replay", ADMINS, "pass"),
     Row("get", "api/v1/cases", SIGNED_IN),
     Row("get", "api/v1/cases?to_decide=true", SIGNED_IN),
     Row("get", C, OURS, "case"),

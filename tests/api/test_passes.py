@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scheduling.models import Eviction
 from scheduling.passes import pass_once
 from tests import factories as make
 from tests.api.calls import Caller
@@ -24,7 +25,7 @@ def test_an_admin_reads_a_pass_and_replays_it() -> None:
     assert "On node-a" in start["reason"]
     assert (shown["stops"], shown["claims"], shown["policy"]["reservations"]) == ([], [], 50)
 
-    again = caller.post(f"passes/{number}/replay")
+    again = caller.get(f"passes/{number}/replay")
     assert (again["same"], again["starts"], again["digest"]) == (True, 1, shown["plan_digest"])
 
 
@@ -45,3 +46,27 @@ def test_free_space_counts_nodes_islands_and_own_shares() -> None:
     assert (space["free"], space["total"], space["largest_on_node"], space["blocks"]) == (3, 4, 3, [3])
     assert [(one["gpus"], one["on_node"]) for one in space["sizes"]] == [(1, 3), (2, 1), (4, 0)]
     assert (space["too_small"], space["shared_cards"]) == (3, [])
+
+
+def test_a_workload_tells_what_was_taken_back_of_it() -> None:
+    tier = make.tier()
+    loser = make.workload(None, tier)
+    attempt = make.placed(loser, list(make.node(tier, 1).gpus.all()))
+    same = {"company_id": loser.company_id, "team": loser.team, "workload": loser, "attempt": attempt}
+    why = {"rule": "headroom", "lost_gpu_s": 120}
+    Eviction.objects.create(**same, pass_number=1, reason="headroom", units=7000, lost_gpu_s=120, why=why)
+    (told,) = Caller(loser.owner).get(f"workloads/{loser.public_id}")["evictions"]
+    assert (told["reason"], told["lost_gpu_s"], told["replicas"]) == ("headroom", 120, None)
+    assert told["text"].startswith("Taken back to keep room free for inference.")
+
+
+def test_quotas_tell_the_fair_share() -> None:
+    tier = make.tier()
+    team = make.team()
+    make.node(tier, 2)
+    make.quota(team, tier, limit_gpus=2)
+    for _ in range(2):
+        make.workload(team, tier, gpus=2)
+    pass_once()
+    (row,) = Caller(make.user("member", team)).get(f"teams/{team.public_id}/quotas")["results"]
+    assert (row["fair_share_units"], row["used_units"]) == (14_000, 14_000)

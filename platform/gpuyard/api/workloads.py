@@ -24,9 +24,17 @@ from scheduling.api.shapes import (
     verdict_of,
     workloads_show,
 )
+from scheduling.explanations import evictions_texts
 from scheduling.models import Kind, Workload
 from scheduling.policy_models import HIGHEST_BAND
-from scheduling.selectors import WorkloadFilters, attempt_list, verdict_explain, workload_get, workload_list
+from scheduling.selectors import (
+    WorkloadFilters,
+    attempt_list,
+    eviction_list,
+    verdict_explain,
+    workload_get,
+    workload_list,
+)
 from scheduling.services import CASE_SUBJECT, HIGHEST_PRIORITY, workload_submit
 from scheduling.states import WorkloadState
 from tenants.models import Case, CaseState
@@ -48,6 +56,19 @@ class WorkloadCostOut(Output):
     estimate_total = Amount(source="estimate.total", places=2, allow_null=True)
 
 
+MOST_EVICTIONS = 20  # the newest ones
+
+
+class EvictionOut(Output):
+    """Taken back, or with `replicas` made smaller by them; `text` says who gained, what was lost and why this one."""
+
+    at = serializers.DateTimeField()
+    reason = serializers.CharField()
+    replicas = serializers.ListField(child=serializers.IntegerField(), allow_null=True)
+    lost_gpu_s = serializers.IntegerField()
+    text = serializers.CharField()
+
+
 class WorkloadDetail(WorkloadRow):
     """Everything about one workload. `attempt` is the latest one, `verdict` is there while it waits."""
 
@@ -58,6 +79,7 @@ class WorkloadDetail(WorkloadRow):
     verdict = VerdictOut(allow_null=True)
     attempt = AttemptOut(allow_null=True)
     cost = WorkloadCostOut(allow_null=True)
+    evictions = EvictionOut(many=True)
 
 
 def workload_detail(actor: User, public_id: str) -> dict[str, Any]:
@@ -70,6 +92,13 @@ def workload_detail(actor: User, public_id: str) -> dict[str, Any]:
     facts.attempt = attempt
     facts.healthy = is_healthy(workload, attempt)
     facts.cost = _cost(actor, workload)
+    taken = list(eviction_list(actor, workload)[:MOST_EVICTIONS])
+    texts = evictions_texts(actor, taken)
+    facts.evictions = [
+        {name: getattr(row, name) for name in ("at", "reason", "replicas", "lost_gpu_s")}
+        | {"text": texts[row.pk]}
+        for row in taken
+    ]
     return dict(WorkloadDetail(facts).data)
 
 
@@ -81,6 +110,7 @@ class _Facts:
     attempt: Any
     healthy: bool | None
     cost: WorkloadCost | None
+    evictions: list[dict[str, Any]]
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload

@@ -117,10 +117,11 @@ class QuotaLine:
     note: str
     claimed: float = 0
     team: str = ""
+    share: float | None = None  # what fair share gives it now; None where nobody waits
 
     @property
     def scale(self) -> float:
-        return max(self.limit or 0, self.guaranteed, self.used + self.claimed, 1)
+        return max(self.limit or 0, self.guaranteed, self.used + self.claimed, self.share or 0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -148,9 +148,12 @@ class QueueRow:
     kind: str
     gpus: int | Decimal
     tier: str
+    asks: str  # "2 × 8 × h100-80g"
     priority: int
     waited_s: float
     reason: str
+    is_never: bool = False
+    is_reserved: bool = False
     eta: datetime | None = None
     basis: str = ""  # what the estimate rests on, in a few words
     more_reasons: int = 0
@@ -159,10 +162,21 @@ class QueueRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueueLine:
+    """Those who named one tier first, in the order of the next pass."""
+
+    tier: str
+    note: str  # "12 wait, 7 of them of others"
+    rows: Sequence[QueueRow]
+
+
+@dataclass(frozen=True, kw_only=True)
 class QueuePage:
     as_of: datetime
     summary: str
-    rows: Sequence[QueueRow]
+    lines: Sequence[QueueLine]
+    more: int  # rows of the reader's beyond those shown
+    tier_choices: Sequence[Choice]
     lanes: Sequence[QuotaLine]
     last_pass_at: datetime | None
     passes: Sequence[PassRow] | None  # about all companies at once: for platform admins, None for others

@@ -27,9 +27,20 @@ class Holder:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BlockerBar:
+    """Two amounts in one unit: what there is or is allowed (the tick) against what this needs."""
+
+    text: str
+    parts: Sequence[Part]
+    scale: float
+    tick: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class BlockerView:
     code: str
     sentence: str
+    bar: BlockerBar | None = None
     holders: Sequence[Holder] = ()
 
 
@@ -44,6 +55,8 @@ class VerdictCard:
     pass_at: datetime
     blockers: Sequence[BlockerView]
     change: str = ""  # the smallest change that would let it start, as a sentence
+    change_url: str = ""  # the request form filled in with that change, where it is one
+    pass_url: str = ""  # for platform admins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +68,26 @@ class CandidateNode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScorePart:
+    label: str
+    picked: str
+    runner_up: str  # empty without one
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvictionView:
+    """Work of this workload that was taken back."""
+
+    at: datetime
+    text: str  # who gained, what was lost, why this one, evicted ÷ requested
+    smaller: str  # "2 replicas", empty for all of it
+
+
+@dataclass(frozen=True, kw_only=True)
 class WhyHere:
     why_now: str
+    score: Sequence[ScorePart]
+    pass_url: str  # for platform admins
     candidates: Sequence[CandidateNode]
     pass_number: int
     pass_at: datetime
@@ -174,6 +205,7 @@ class WorkloadPage:
     replica_rows: Sequence[ReplicaRow]
     verdict: VerdictCard | None = None
     why: WhyHere | None = None
+    evictions: Sequence[EvictionView] = ()
     log: LogView | None = None
     cost: CostCard | None = None
     decisions: Sequence[Decision] = ()

@@ -18,7 +18,7 @@ from gpuyard.web.contexts import Money, WorkloadRow
 from gpuyard.web.pages.asked import array_chip, array_states
 from gpuyard.web.pages.money import charged, pending
 from gpuyard.web.pages.why import hopeless_first
-from scheduling.asked import tiers_text
+from scheduling.asked import asked_text, tiers_text
 from scheduling.explanations import Explanation, verdicts_explain
 from scheduling.models import Attempt, Workload
 from scheduling.specs import request_of
@@ -176,6 +176,12 @@ def tiers_of(workload: Workload) -> str:
     """`h100-80g or a100-40g`, in the order of preference."""
     assert workload.spec is not None
     return tiers_text(request_of(workload.spec.document))
+
+
+def asks_of(workload: Workload) -> str:
+    """`2 replicas of 8 × h100-80g`."""
+    assert workload.spec is not None
+    return asked_text(request_of(workload.spec.document))
 
 
 def limit_of(workload: Workload) -> int | None:

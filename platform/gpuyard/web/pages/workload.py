@@ -107,7 +107,8 @@ def build(actor: User, workload: Workload, *, tab: str, rank: str) -> WorkloadPa
         if read.latest
         else (),
         verdict=why.verdict_card(actor, workload) if workload.state == S.WAITING else None,
-        why=why.why_here(read.latest) if read.latest else None,
+        why=why.why_here(actor, read.latest) if read.latest else None,
+        evictions=why.evictions(actor, workload) if read.latest else (),
         log=_log(read, tab, rank),
         cost=_cost(read),
         decisions=decisions,

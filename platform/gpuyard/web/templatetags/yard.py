@@ -172,12 +172,15 @@ def meter(parts: Sequence[Part], scale: float | Decimal, label: str, size: str =
 
 
 @register.simple_tag
-def bullet(parts: Sequence[Part], scale: float, label: str, tick: float | None = None) -> SafeString:
-    """Use against a promise: the tick is the guarantee or budget, the bar ends at the limit."""
+def bullet(
+    parts: Sequence[Part], scale: float, label: str, tick: float | None = None, dashed: float | None = None
+) -> SafeString:
+    """Use against a promise: the tick is the guarantee or budget, dashed the fair share, the end the limit."""
     mark = mark_safe("")
-    if tick is not None:
-        where = percent(tick, scale)
-        mark = format_html('<line class="tick" x1="{}%" x2="{}%" y1="1" y2="17"/>', where, where)
+    for classes, value in (("tick-2", dashed), ("tick", tick)):
+        if value is not None:
+            where = percent(value, scale)
+            mark += format_html('<line class="{}" x1="{}%" x2="{}%" y1="1" y2="17"/>', classes, where, where)
     return format_html(
         '<svg class="bullet" role="img" aria-label="{}">'
         '<rect class="track" x="0" y="4.5" width="100%" height="9" rx="3"/>{}{}</svg>',
@@ -221,8 +224,11 @@ def pulse(rows: Sequence[PassRow], scale: float) -> SafeString:
 
 @register.simple_tag
 def quota_bar(line: QuotaLine) -> SafeString:
-    label = _("%(tier)s: %(used)s in use, %(guaranteed)s guaranteed, %(limit)s") % {
+    label = _("%(tier)s: %(used)s in use, %(guaranteed)s guaranteed, %(share)s%(limit)s") % {
         "tier": line.tier,
+        "share": ""
+        if line.share is None
+        else _("fair share %s, ") % wording.number(round(Decimal(line.share), 2)),
         "used": wording.number(line.used),
         "guaranteed": wording.number(line.guaranteed),
         "limit": _("no limit") if line.limit is None else _("limit %s") % wording.number(line.limit),
@@ -231,7 +237,7 @@ def quota_bar(line: QuotaLine) -> SafeString:
         Part(fill="active", value=line.used, label=""),
         Part(fill="claimed", value=line.claimed, label=""),
     ]
-    return bullet(parts, line.scale, label, line.guaranteed or None)
+    return bullet(parts, line.scale, label, line.guaranteed or None, line.share)
 
 
 def percent(value: float | Decimal, scale: float | Decimal) -> str:

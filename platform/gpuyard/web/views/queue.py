@@ -15,12 +15,12 @@ from gpuyard.web.shell import team_picked
 @require_safe
 @page
 def queue(request: HttpRequest) -> HttpResponse:
-    context = queue_page.build(actor_of(request), team_picked(request))
+    context = queue_page.build(actor_of(request), team_picked(request), request.GET.get("tier", ""))
     return respond(request, "queue.html", {"page": context, "section": "queue"}, as_of=context.as_of)
 
 
 @require_safe
 @page
 def queue_csv(request: HttpRequest) -> HttpResponse:
-    rows = queue_page.csv_rows(actor_of(request), team_picked(request))
+    rows = queue_page.csv_rows(actor_of(request), team_picked(request), request.GET.get("tier", ""))
     return csv_response("queue", queue_page.CSV_HEADER, rows)

@@ -143,12 +143,19 @@ def _draft(request: HttpRequest, actor: User, teams: list[Team]) -> dict[str, An
     if again := request.GET.get("again"):
         earlier = workload_get(actor, again)
         assert earlier.spec is not None
-        return request_initial(
+        initial = request_initial(
             earlier.spec.document, name=earlier.name, kind=earlier.kind, team=earlier.team.public_id
         )
+        return initial | _changes(request)
     chosen = next((one for one in tier_choices(first, "training", "") if one.selected), None)
     data["tier"] = request.GET.get("tier") or (chosen.name if chosen else "")
     return data
+
+
+def _changes(request: HttpRequest) -> dict[str, Any]:
+    """What a verdict suggested to change: another tier, fewer GPUs. The form checks both like typed ones."""
+    asked = {"tier": request.GET.get("tier", ""), "gpus_per_replica": request.GET.get("gpus", "")}
+    return {name: value[:64] for name, value in asked.items() if value}
 
 
 def _teams(actor: User) -> list[Team]:
