@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 UNITS_PER_GPU = 7000  # quota and money count in 1/7000 GPU, so that MIG's sevenths and thousandths stay whole
@@ -242,7 +243,7 @@ def to_json(snapshot: Snapshot) -> str:
     document: dict[str, Any] = {"format": _FORMAT, "levels": snapshot.levels}
     for kind, row_type in _ROW_TYPES.items():
         names = [field.name for field in fields(row_type)]
-        rows = [[getattr(row, name) for name in names] for row in getattr(snapshot, kind)]
+        rows = list(map(attrgetter(*names), getattr(snapshot, kind)))
         document[kind] = {"fields": names, "rows": rows}
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from django.core.serializers.json import DjangoJSONEncoder
 
 MASK = "•••"
+_ENCODER = DjangoJSONEncoder()
 _TELLING = (
     "password",
     "passwd",
@@ -34,7 +36,7 @@ _MASKED_WHOLE = frozenset({"env", "environment", "headers"})
 
 def masked(document: Any) -> Any:
     """A copy as plain JSON values (Decimal, datetime, UUID become text), its secrets replaced."""
-    return _mask(json.loads(json.dumps(document, cls=DjangoJSONEncoder)))
+    return _mask(json.loads(_ENCODER.encode(document)))
 
 
 def _mask(value: Any, *, is_hidden: bool = False) -> Any:
@@ -48,6 +50,7 @@ def _mask(value: Any, *, is_hidden: bool = False) -> Any:
     return MASK if is_hidden and value is not None else value
 
 
+@lru_cache(maxsize=4096)  # a pass stores thousands of events with the same few keys
 def _is_telling(key: str) -> bool:
     name = key.lower().replace("-", "_")
     return name not in _HARMLESS and any(part in name for part in _TELLING)
