@@ -167,9 +167,17 @@ class Phase:
     def _take_what_is_free(self, later: dict[int, tuple[int, int]]) -> None:
         """Start whom nobody has to leave for; of what the others claim, take what is free now."""
         fleet = self._pass.fleet
+        left_by: dict[str, str] = {}  # GPU → who leaves it
         for one in self.decided:
-            placing = one.placing
-            if not one.victims and fleet.is_free(placing.placed.replicas):
+            left_by |= {
+                gpu_id: v.workload_id for v in one.victims for row in v.live for gpu_id in row.gpu_ids
+            }
+        for one in self.decided:
+            placing, replicas = one.placing, one.placing.placed.replicas
+            others = [left_by[gpu_id] for r in replicas for gpu_id in r.gpu_ids if gpu_id in left_by]
+            # What another's victims leave over: their stop is needed by this claim too.
+            placing.victims = tuple(dict.fromkeys((*(placing.victims or ()), *others)))
+            if not placing.victims and fleet.is_free(replicas):
                 placing.victims = None
         for one in self.decided:
             is_start = one.placing.victims is None

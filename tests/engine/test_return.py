@@ -182,6 +182,7 @@ def test_what_victims_leave_over_serves_the_next() -> None:
     world = replace(world, requests=(*world.requests, a_request("w2", gpus=4)))
     decided = decide(world)
     assert (claimed(decided), stopped(decided)) == (["w", "w2"], ["b"])
+    assert [claim.victims for claim in decided.claims] == [("b",), ("b",)]
     gpus = [gpu_id for claim in decided.claims for gpu_id in claim.replicas[0].gpu_ids]
     assert len(set(gpus)) == 8
 
