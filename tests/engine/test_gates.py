@@ -3,7 +3,17 @@
 from scheduling.engine.explain import sentence
 from scheduling.engine.gates import arrays_running, gate
 from scheduling.engine.snapshot import Snapshot
-from tests.engine.build import HOUR_US, NOW_US, a_request
+from tests.engine.build import (
+    HOUR_US,
+    NOW_US,
+    a_node,
+    a_request,
+    a_world,
+    codes_of,
+    decide,
+    some_gpus,
+    started,
+)
 
 
 def test_nothing_asked_nothing_in_the_way() -> None:
@@ -41,3 +51,20 @@ def test_all_gates_are_listed_together() -> None:
         "prepare-data must succeed first",
         "its array runs 1 at once and 1 are running",
     ]
+
+
+def test_a_gate_keeps_from_starting_and_tells_when_and_what_would_help() -> None:
+    later = a_request(not_before_us=NOW_US + HOUR_US)
+    world = a_world([a_node("n1")], some_gpus("n1"), [later])
+    (verdict,) = decide(world).verdicts
+    assert codes_of(decide(world)) == ["not_before"]
+    assert (verdict.eta_us, verdict.smallest_change) == (NOW_US + HOUR_US, {"kind": "start_time"})
+
+
+def test_of_an_array_no_more_start_in_one_pass_than_its_cap() -> None:
+    members = [a_request(f"m{number}", array_id="sweep", array_cap=2) for number in range(3)]
+    decided = decide(a_world([a_node("n1")], some_gpus("n1"), members))
+    assert started(decided) == ["m0", "m1"]
+    (verdict,) = decided.verdicts
+    assert [blocker.code for blocker in verdict.blockers] == ["array_cap"]
+    assert verdict.smallest_change == {"kind": "array_cap", "cap": 3}
