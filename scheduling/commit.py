@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connection, transaction
 
 from gpuyard.audit.models import Event
 from gpuyard.audit.services import Actor, Subject, event_draft, events_record
@@ -31,9 +31,10 @@ from scheduling.evicting import (
 )
 from scheduling.loader import Loaded
 from scheduling.locked import Headroom, cards_read, rooms_lock, subjects_lock
-from scheduling.models import SchedulerState, Verdict, Workload
+from scheduling.models import SchedulerState
 from scheduling.placing import Placer, Placing, attempts_read, counters_move, placings_store
 from scheduling.records import Timings, pass_record
+from scheduling.rows import array_text
 from scheduling.states import AttemptState, WorkloadState
 
 
@@ -212,15 +213,21 @@ def _account(placings: Sequence[Placing], leaving: Sequence[Leaving], done: Comm
     events_record([*_placing_events(placings, done), *leaving_events(leaving, done.actor)])
 
 
+_START = """
+UPDATE scheduling_workload SET state = 'starting', state_reason = '' WHERE id = ANY(%s::uuid[]) AND state = 'waiting'
+"""
+_JUDGED = "DELETE FROM scheduling_verdict WHERE workload_id = ANY(%s::uuid[])"
+
+
 def _workloads_start(done: Committed) -> None:
     """The workloads are locked and were seen waiting, so that this UPDATE finds every one of them."""
     if not done.started:
         return
-    moved = Workload.objects.filter(id__in=done.started, state=WorkloadState.WAITING).update(
-        state=WorkloadState.STARTING, state_reason=""
-    )
-    assert moved == len(done.started), "a locked workload left the waiting state"
-    Verdict.objects.filter(workload__in=done.started).delete()
+    started = array_text(done.started)
+    with connection.cursor() as cursor:
+        cursor.execute(_START, [started])
+        assert cursor.rowcount == len(done.started), "a locked workload left the waiting state"
+        cursor.execute(_JUDGED, [started])
 
 
 def _placing_events(placings: Iterable[Placing], done: Committed) -> Iterable[Event]:

@@ -286,6 +286,10 @@ def port_names(subject: Subject, replicas: int) -> list[tuple[str, str]]:
     return names
 
 
+# json.dumps would make an encoder for each call.
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
 def json_text(value: Any) -> str:
     """As a jsonb parameter."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return _encode(value)

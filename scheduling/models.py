@@ -269,15 +269,17 @@ class Allocation(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
-    company = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="+")
-    team = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="+")
+    # No indexes of their own for company, team and tier: live rows are found by the one below, and every index
+    # makes each start dearer.
+    company = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="+", db_index=False)
+    team = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="+", db_index=False)
     workload = models.ForeignKey(Workload, on_delete=models.PROTECT, related_name="allocations")
     attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="allocations")
     replica = models.ForeignKey(Replica, on_delete=models.PROTECT, related_name="allocations")
     gpu = models.ForeignKey("fleet.Gpu", on_delete=models.PROTECT, related_name="allocations")
     card = models.UUIDField()
     is_instance = models.SmallIntegerField()
-    tier = models.ForeignKey("fleet.Tier", on_delete=models.PROTECT, related_name="+")
+    tier = models.ForeignKey("fleet.Tier", on_delete=models.PROTECT, related_name="+", db_index=False)
     slots = Int4MultiRangeField()
     scope = models.UUIDField(null=True, blank=True)  # NULL: all of the GPU
     units = models.PositiveIntegerField()

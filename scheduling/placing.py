@@ -15,7 +15,7 @@ from gpuyard.core.money import units_for
 from scheduling.engine.decisions import Claim, Grow, Policy, ReplicaPlacement, Start
 from scheduling.locked import WHOLE_CARD, Card, Headroom, Subject, json_text, port_names
 from scheduling.models import Attempt, PortLease, Replica
-from scheduling.rows import rows_read
+from scheduling.rows import array_text, rows_read
 from scheduling.states import AllocationState, AttemptState, ReplicaState
 
 CLAIM_S = 900  # how long a claim is kept at least; the longest grace of those who leave comes on top
@@ -97,7 +97,7 @@ class Placer:
         placing = self._placing(decided, subject, grace_s)
         names = [] if placing.is_claim else self._ports_of(subject, decided)
         for replica in decided.replicas:
-            replica_id = str(ids.uuid7())
+            replica_id = ids.uuid7_text()
             ports = self.headroom.take(replica.node_id, replica.cpu_m, replica.memory_mib, len(names))
             state = ReplicaState.CLAIMING if placing.is_claim else ReplicaState.ASSIGNED
             placing.replicas.append(_replica_row(placing, replica_id, replica, state.value))
@@ -117,7 +117,7 @@ class Placer:
             assert live is not None
             return Placing(decided, subject, live.id, live.number)
         is_claim = isinstance(decided, Claim)
-        attempt_id, number = str(ids.uuid7()), self._numbers.get(subject.id, 0) + 1
+        attempt_id, number = ids.uuid7_text(), self._numbers.get(subject.id, 0) + 1
         row = (
             attempt_id,
             subject.id,
@@ -152,7 +152,7 @@ class Placer:
         card, subject = self.cards[gpu_id], placing.subject
         scope = subject.company_id if self._is_company_scope else subject.team_id
         return (
-            str(ids.uuid7()),
+            ids.uuid7_text(),
             subject.company_id,
             subject.team_id,
             subject.id,
@@ -162,7 +162,7 @@ class Placer:
             card.card,
             card.is_instance,
             card.tier_id,
-            slots,
+            f'"{slots}"',
             None if slots == WHOLE_CARD else scope,
             units,
             (AllocationState.CLAIMED if placing.is_claim else AllocationState.HELD).value,
@@ -193,7 +193,7 @@ def port_rows(
 ) -> list[tuple[Any, ...]]:
     """Rows of `ports_store`."""
     return [
-        (str(ids.uuid7()), node_id, port, replica_id, name, path)
+        (ids.uuid7_text(), node_id, port, replica_id, name, path)
         for (name, path), port in zip(names, ports, strict=True)
     ]
 
@@ -290,7 +290,7 @@ def _allocations_store(rows: Sequence[tuple[Any, ...]]) -> Counter[str]:
     if not rows:
         return Counter()
     with connection.cursor() as cursor:
-        cursor.execute(_ALLOCATE, [list(column) for column in zip(*rows, strict=True)])
+        cursor.execute(_ALLOCATE, [array_text(column) for column in zip(*rows, strict=True)])
         return Counter(row[0] for row in cursor.fetchall())
 
 

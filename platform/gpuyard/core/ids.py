@@ -26,6 +26,16 @@ def uuid7() -> uuid.UUID:
     return uuid.UUID(int=value)
 
 
+def uuid7_text() -> str:
+    """The same as text, for rows that are written by the thousand."""
+    unix_ms = time.time_ns() // 1_000_000
+    random_bits = secrets.randbits(74)
+    high = 0x7000 | random_bits >> 62
+    low = 1 << 63 | random_bits & (2**62 - 1)
+    text = f"{unix_ms:012x}{high:04x}{low:016x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
 def new_public_id(prefix: str) -> str:
     """Returns `<prefix>-` and eight random characters (40 bits); a unique constraint catches the rare repeat."""
     return f"{prefix}-" + "".join(secrets.choice(_ALPHABET) for _ in range(_PUBLIC_LENGTH))
