@@ -10,7 +10,9 @@ from uuid import UUID
 
 from django.db import connection
 
-from scheduling.engine.decisions import LEAVING, Plan
+from gpuyard.core.money import UNITS_PER_GPU
+from scheduling.engine.blockers import leaving_blocker
+from scheduling.engine.decisions import Claim, Plan
 from scheduling.evicting import Leaving
 from scheduling.locked import json_text
 from scheduling.moments import from_us
@@ -60,16 +62,19 @@ def verdicts_store(plan: Plan, pass_number: int, refused: Mapping[UUID, str]) ->
 
 
 def leaving_verdicts_store(claims: Sequence[Placing], leaving: Sequence[Leaving], pass_number: int) -> None:
-    """A claim waits only for others to leave: how many GPUs it gets, and how many workloads leave for it."""
-    by_claimant = Counter(one.stop.for_workload_id for one in leaving)
-    rows = [
-        _plain(
-            one.subject.id,
-            LEAVING,
-            {"gpus": len(one.allocations), "workloads": by_claimant[one.subject.id]},
-        )
-        for one in claims
-    ]
+    """A claim waits only for others to leave: how many GPUs they still hold, and how many workloads they are."""
+    units: Counter[str | None] = Counter()
+    workloads: Counter[str | None] = Counter()
+    for one in leaving:
+        workloads[one.stop.for_workload_id] += 1
+        units[one.stop.for_workload_id] += sum(held.units for held in one.replicas)
+    rows = []
+    for placing in claims:
+        key, gpus = placing.subject.id, len(placing.allocations)
+        held = min(float(gpus), units[key] / UNITS_PER_GPU)
+        assert isinstance(placing.decided, Claim)
+        blocker = leaving_blocker(placing.decided.tier_id, gpus, held, workloads[key])
+        rows.append(_plain(key, blocker.code, blocker.data))
     _store(rows, pass_number)
 
 

@@ -13,6 +13,7 @@ from gpuyard.core import clock
 from gpuyard.fleet.models import Gpu, Node
 from scheduling.claims import claims_turn
 from scheduling.engine.decisions import LEAVING
+from scheduling.explanations import verdict_explain
 from scheduling.lifecycle import workload_stop_begin
 from scheduling.loader import snapshot_load
 from scheduling.models import Allocation, Attempt, Eviction, Replica, Verdict, Workload
@@ -77,7 +78,11 @@ def test_victims_stop_and_the_claim_is_stored_with_it() -> None:
     assert _states(scene.victim) == ("stopping", ["stopping"], ["stopping"], ["stopping"] * 2)
     assert _states(scene.waiting) == ("waiting", ["claiming"], ["claiming"], ["claimed"] * 2)
     verdict = Verdict.objects.get(workload=scene.waiting)
-    assert verdict.blockers == [{"code": LEAVING, "data": {"gpus": 2, "workloads": 1}}]
+    told = {"tier_id": str(scene.gpus[0].tier_id), "gpus": 2, "leaving": 2.0, "workloads": 1}
+    assert verdict.blockers == [{"code": LEAVING, "data": told}]
+    shown = verdict_explain(scene.waiting.owner, scene.waiting)
+    assert shown is not None
+    assert "2 of its 2" in shown.headline
     assert scene.victim.state_reason.startswith("Taken back")
     row = Eviction.objects.get()
     assert (row.workload, row.gained_by, row.units, row.lost_gpu_s) == (
