@@ -23,9 +23,7 @@ Text = str | Promise
 _YEAR = 366 * 86_400
 _MOST = 2**31 - 1
 
-# Until GPU Yard itself takes borrowed work back, work that may not be interrupted may borrow too, or teams without a
-# guarantee could start nothing of it.
-INSTALLED = Policy(non_preemptible_may_borrow=True)
+INSTALLED = Policy()
 """The rules of a new installation: version 0."""
 
 

@@ -290,7 +290,7 @@ def workload(
     kind: str = Kind.TRAINING,
     state: str = WorkloadState.WAITING,
     priority: int = 0,
-    preemptible: bool = False,
+    preemptible: bool = True,
     spec: dict[str, Any] | None = None,
     fields: dict[str, Any] | None = None,
     **request: Any,

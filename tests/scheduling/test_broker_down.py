@@ -22,7 +22,7 @@ from scheduling.services import workload_submit
 from tenants.models import Team
 began = time.monotonic()
 workload = workload_submit(actor=User.objects.get(username=sys.argv[1]), team=Team.objects.get(name=sys.argv[2]),
-    name="without-broker", kind="training", spec={"command": ["true"], "time_limit_s": 60, "request":
+    name="without-broker", kind="training", preemptible=True, spec={"command": ["true"], "time_limit_s": 60, "request":
     {"replicas_min": 1, "replicas_max": 1, "gpus_per_replica": 1, "tiers": [sys.argv[3]], "cpu_m": 1, "memory_mib": 1}})
 print(workload.public_id, time.monotonic() - began)
 """

@@ -71,7 +71,7 @@ def test_a_document_from_before_these_fields_takes_their_defaults() -> None:
         tiers=read.tiers,
         cpu_m=1000,
         memory_mib=1024,
-        preemptible=False,
+        preemptible=True,
         time_limit_s=3600,
         by_value=True,
     )

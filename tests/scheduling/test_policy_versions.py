@@ -152,9 +152,8 @@ def test_a_change_counts_in_the_next_pass(admin: User) -> None:
     tier = make.tier()
     make.node(tier, 1)
     make.workload(make.team(), tier, gpus=1, preemptible=False)
-    _set(admin, non_preemptible_may_borrow=False)
     assert pass_once().started == []
-    _set(admin, 1, non_preemptible_may_borrow=True)
+    _set(admin, non_preemptible_may_borrow=True)
     assert len(pass_once().started) == 1
     assert Attempt.objects.get().borrowed
 

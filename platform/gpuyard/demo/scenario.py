@@ -32,6 +32,8 @@ class Asked:
     justification: str = ""
     # by whom it is decided, and how, if a manager must
     decision: tuple[str, bool, str] | None = None
+    # It may borrow, for it may be interrupted. False: it stays inside the guarantee of its team.
+    preemptible: bool = True
     # when its owner stops it: a claim about its state and log
     stop_when: Callable[[dict[str, Any], str], bool] | None = None
 
@@ -42,6 +44,7 @@ class Asked:
             "name": self.name,
             "kind": self.kind,
             "justification": self.justification,
+            "preemptible": self.preemptible,
             "spec": {
                 "command": self.command,
                 "ports": list(self.ports),
@@ -92,6 +95,7 @@ SCENARIO = (
         command=_program("serve"),
         request=_gpus(2, "l4-24g"),
         ports=({"name": "http", "health_path": "/healthz"},),
+        preemptible=False,
         stop_when=lambda detail, log: bool(detail.get("healthy")) and "GET /healthz" in log,
     ),
     Asked(
@@ -102,6 +106,7 @@ SCENARIO = (
         ends="succeeded",
         command=_program("session", "--busy-seconds", "8"),
         request=_gpus(1, "a100-40g"),
+        preemptible=False,
         stop_when=lambda detail, log: "waiting for input" in log and detail.get("run_s", 0) > 30,
     ),
     Asked(
