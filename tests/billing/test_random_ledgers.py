@@ -4,6 +4,7 @@ import itertools
 import random
 from datetime import datetime, timedelta
 from decimal import Decimal
+from uuid import UUID
 
 import pytest
 from django.db.backends.postgresql.psycopg_any import DateTimeTZRange
@@ -17,6 +18,7 @@ from gpuyard.core import clock
 from gpuyard.core.ids import uuid7
 from gpuyard.fleet.models import Condition, Gpu, GpuCondition, GpuTelemetry, Tier
 from scheduling.models import Allocation, Replica
+from tenants.models import Team
 from tests import factories
 from tests.billing.ledgers import HOUR
 
@@ -31,6 +33,7 @@ class Maker:
         self.start = clock.now() - SPAN - HOUR
         self.tiers = [factories.tier(), factories.tier()]
         zones = ["Asia/Kathmandu", "America/New_York"]
+        self.sharers: dict[UUID, Team] = {}
         self.teams = [factories.team(factories.company(time_zone=zone)) for zone in zones]
         for tier in self.tiers:
             self.rates(tier)
@@ -75,9 +78,11 @@ class Maker:
             self.end(before)
 
     def hold(self, gpu: Gpu, begin: datetime, end: datetime, low: int, high: int) -> Allocation:
-        attempt = factories.attempt(
-            factories.workload(self.random.choice(self.teams), gpu.tier, cpu_m=1, memory_mib=1), gpu.tier
-        )
+        is_share = (low, high) != (0, 1000)
+        # A card is shared inside one team only.
+        team = self.random.choice(self.teams)
+        team = self.sharers.setdefault(gpu.card, team) if is_share else team
+        attempt = factories.attempt(factories.workload(team, gpu.tier, cpu_m=1, memory_mib=1), gpu.tier)
         replica: Replica = factories.replica(attempt, gpu.node)
         made = Allocation(
             company_id=attempt.workload.company_id,
@@ -90,6 +95,7 @@ class Maker:
             is_instance=0,
             tier=gpu.tier,
             slots=Multirange([Range(low, high)]),
+            scope=team.id if is_share else None,
             units=7 * (high - low),
             span=DateTimeTZRange(begin, None),
             state="held",
