@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from scheduling.engine.consolidation import consolidate
 from scheduling.engine.decisions import (
     Blocker,
     Claim,
@@ -44,6 +45,7 @@ def plan(snapshot: Snapshot, policy: Policy, now_us: int) -> Plan:
     waiting = current.serve(waiting, within_guarantee=False)
     waiting = start_mixed(current, waiting)
     back.take(waiting, SLACK)
+    consolidate(current, back)
     decided = {placing.ask.id for placing in current.starts}
     waited_for = _waited_for(current, [ask for ask in current.ready if ask.id not in decided])
     if policy.grow_gangs:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from scheduling.engine.claims import CLAIMED, STOPPING, settled
-from scheduling.engine.decisions import STOP_PREEMPT, STOP_RETURN, Stop
+from scheduling.engine.decisions import STOP_CONSOLIDATE, STOP_PREEMPT, STOP_RETURN, Stop
 from scheduling.engine.elastic import INFERENCE
 from scheduling.engine.fairshare import GUARANTEE, LIMIT, LimitHit
 from scheduling.engine.order import Ask, Lanes
@@ -22,24 +22,34 @@ from scheduling.engine.preemption import Search
 from scheduling.engine.serving import Pass
 from scheduling.engine.snapshot import Live
 from scheduling.engine.topology import NO_SUCH_LEVEL
-from scheduling.engine.victims import BAND, FLOOR, RETURN, SLACK, Victim, Victims
+from scheduling.engine.victims import BAND, CONSOLIDATE, FLOOR, RETURN, SLACK, Victim, Victims
 
-_REASONS = {RETURN: STOP_RETURN, SLACK: STOP_RETURN, FLOOR: STOP_PREEMPT, BAND: STOP_PREEMPT}
+_REASONS = {
+    RETURN: STOP_RETURN,
+    SLACK: STOP_RETURN,
+    FLOOR: STOP_PREEMPT,
+    BAND: STOP_PREEMPT,
+    CONSOLIDATE: STOP_CONSOLIDATE,
+}
 _COMPARED = 3  # for so many victims of one start the next best choice is worked out
 
 
 @dataclass(slots=True)
-class _Decided:
-    """What the phase has decided for one ask. `why`: what its stops have in common."""
+class Decided:
+    """What the phase has decided for one ask. `why`: what its stops have in common.
+
+    A move (work that is to start again elsewhere) is always a claim, and needs no stops but those of its gainer.
+    """
 
     placing: Placing
     victims: list[Victim]
     why: dict[str, Any]
     next_best: dict[str, int | None]  # by workload: what the best choice without it would have lost
+    is_move: bool = False
 
 
 @dataclass(slots=True)
-class _Owed:
+class Owed:
     """What one ask may have on one tier, and which limits have to be freed for it too."""
 
     ask: Ask
@@ -60,19 +70,24 @@ class TakeBack:
         """Serve those who are owed it; the rest comes back."""
         left = self.victims.left()
         pools = [[victim for victim in left if may(victim)] for may in self.victims.pools(rule, band)]
-        leaving = [
-            row
-            for row in settled(self._rows())
-            if row.state == STOPPING and (row.gpu_ids or not row.units)  # else it is not known what it leaves
-        ]
-        if not asks or not (pools[-1] or (leaving and rule != SLACK)):
+        if not asks or not (pools[-1] or (rule != SLACK and self._leaving())):
             return list(asks)
-        phase = Phase(self._pass, self.victims, pools, rule, band)
-        unserved = phase.serve(asks, leaving)
+        return self.run(Phase(self._pass, self.victims, pools, rule, band), asks)
+
+    def run(self, phase: "Phase", asks: Sequence[Ask]) -> list[Ask]:
+        """Serve and write it down; the rest comes back."""
+        unserved = phase.serve(asks, self._leaving())
         self._write(phase.decided)
         for ask in phase.moved:
             self._pass.reserve(ask)
         return unserved
+
+    def _leaving(self) -> list[Live]:
+        return [
+            row
+            for row in settled(self._rows())
+            if row.state == STOPPING and (row.gpu_ids or not row.units)  # else it is not known what it leaves
+        ]
 
     def _rows(self) -> list[Live]:
         """What runs, leaves and claims, this pass's claims included."""
@@ -82,7 +97,7 @@ class TakeBack:
         ]
         return [*current.live, *claims]
 
-    def _write(self, decided: Sequence[_Decided]) -> None:
+    def _write(self, decided: Sequence[Decided]) -> None:
         if not decided:
             return
         current = self._pass
@@ -111,7 +126,7 @@ class Phase:
     ) -> None:
         self._pass, self._victims, self._pools = current, victims, pools
         self._rule, self._band = rule, band
-        self.decided: list[_Decided] = []
+        self.decided: list[Decided] = []
         self.moved: list[Ask] = []  # whose reservations were in the way: to be reserved anew
         self._searches: dict[tuple[int, str, Shape], Search] = {}
         self._hopeless: set[tuple[str, int]] = set()
@@ -173,6 +188,8 @@ class Phase:
                 gpu_id: v.workload_id for v in one.victims for row in v.live for gpu_id in row.gpu_ids
             }
         for one in self.decided:
+            if one.is_move:
+                continue
             placing, replicas = one.placing, one.placing.placed.replicas
             others = [left_by[gpu_id] for r in replicas for gpu_id in r.gpu_ids if gpu_id in left_by]
             # What another's victims leave over: their stop is needed by this claim too.
@@ -209,28 +226,28 @@ class Phase:
     def _bar(self, ask: Ask, tier_id: str) -> tuple[str, str, int, str, bool]:
         return (ask.request.team_id, tier_id, ask.units_on(tier_id), ask.request.kind, ask.bound)
 
-    def _owed(self, ask: Ask, tier_id: str) -> _Owed | None:
+    def _owed(self, ask: Ask, tier_id: str) -> Owed | None:
         """What the rule gives it. A floor may also push out what its own team has borrowed."""
         shares, team_id, units = self._pass.shares, ask.request.team_id, ask.units_on(tier_id)
         tier = self._pass.fleet.tiers[tier_id]
         is_within = shares.within_guarantee(team_id, tier_id, units)
         if self._rule == SLACK:
-            return None if self._pass.is_barred(ask, tier_id) else _Owed(ask, tier, SLACK)
+            return None if self._pass.is_barred(ask, tier_id) else Owed(ask, tier, SLACK)
         is_floor = ask.request.kind == INFERENCE
         over = [hit for hit in shares.limit_hits(team_id, tier_id, units) if hit.rule == LIMIT]
         if self._rule == BAND:
             others = shares.hits(team_id, tier_id, units, bound=ask.bound)
-            return None if len(others) > len(over) else _Owed(ask, tier, BAND, tuple(over))
+            return None if len(others) > len(over) else Owed(ask, tier, BAND, tuple(over))
         if is_within:
             if any(hit.rule == GUARANTEE for hit in shares.hits(team_id, tier_id, units, bound=ask.bound)):
                 return None
-            return _Owed(ask, tier, FLOOR if is_floor else RETURN, tuple(over))
+            return Owed(ask, tier, FLOOR if is_floor else RETURN, tuple(over))
         share, used = shares.share(team_id, tier_id), shares.share_used(team_id, tier_id)
         if not is_floor or units > share:
             return None
         giver = shares.guarantor(team_id, tier_id)
         over.append(LimitHit(giver, tier_id, used, share, units, GUARANTEE))
-        return _Owed(ask, tier, FLOOR, tuple(over))
+        return Owed(ask, tier, FLOOR, tuple(over))
 
     # --- One claim ------------------------------------------------------------------------------------
 
@@ -271,7 +288,7 @@ class Phase:
                 allowed[rows] = False
         return allowed & fleet.open_nodes(tier, ask.shape)
 
-    def _cover(self, owed: _Owed, level: int) -> frozenset[Victim] | None:
+    def _cover(self, owed: Owed, level: int) -> frozenset[Victim] | None:
         """Who has to leave so that the limits hold, by loss for each unit; None if nobody could."""
         given: list[Victim] = []
         for hit in owed.over:
@@ -304,7 +321,7 @@ class Phase:
         return sum(row.units for row in victim.live if shares.counts_against(row, hit))
 
     def _claim_with(
-        self, owed: _Owed, search: Search, allowed: Bools, given: frozenset[Victim], level: int
+        self, owed: Owed, search: Search, allowed: Bools, given: frozenset[Victim], level: int
     ) -> bool:
         ask = owed.ask
         found = self._best_domain(owed, search, allowed, given)
@@ -325,7 +342,7 @@ class Phase:
         return True
 
     def _next_best(
-        self, owed: _Owed, search: Search, mask: Bools, given: frozenset[Victim], victims: Sequence[Victim]
+        self, owed: Owed, search: Search, mask: Bools, given: frozenset[Victim], victims: Sequence[Victim]
     ) -> dict[str, int | None]:
         """What the best choice without each whole victim would lose; only for few of them, it takes time."""
         whole = [victim for victim in victims if not victim.is_surplus and victim not in given]
@@ -339,13 +356,18 @@ class Phase:
         return found
 
     def _best_domain(
-        self, owed: _Owed, search: Search, allowed: Bools, given: frozenset[Victim]
+        self,
+        owed: Owed,
+        search: Search,
+        allowed: Bools,
+        given: frozenset[Victim],
+        banned: frozenset[Victim] = frozenset(),
     ) -> tuple[Bools, tuple[Victim, ...]] | None:
         """In the domain of the level that it insists on where least is lost; else anywhere."""
         best: tuple[int, Bools, tuple[Victim, ...]] | None = None
         for domain in self._domains_of(owed.tier, owed.ask.shape):
             mask = allowed & domain
-            chosen = search.cheapest(owed.ask.shape.replicas, mask, given)
+            chosen = search.cheapest(owed.ask.shape.replicas, mask, given, banned)
             if chosen is None:
                 continue
             weight = sum(victim.weight for victim in chosen)
@@ -372,18 +394,31 @@ class Phase:
 
     def _decide(
         self,
-        owed: _Owed,
+        owed: Owed,
+        placed: Placed,
+        victims: list[Victim],
+        candidates: int,
+        next_best: dict[str, int | None],
+    ) -> None:
+        current = self._pass
+        for victim in victims:
+            self._victims.take(victim)
+            for row in victim.live:
+                current.shares.book_live(row, is_surplus=victim.is_surplus, gone=True)
+                current.bands.book(row.team_id, row.band, -row.units)
+        self._gain(owed, placed, victims, candidates, next_best)
+        self._clear_the_way(placed)
+        self._forget(placed, victims)
+
+    def _gain(
+        self,
+        owed: Owed,
         placed: Placed,
         victims: list[Victim],
         candidates: int,
         next_best: dict[str, int | None],
     ) -> None:
         current, ask, tier_id = self._pass, owed.ask, owed.tier.tier_id
-        for victim in victims:
-            self._victims.take(victim)
-            for row in victim.live:
-                current.shares.book_live(row, is_surplus=victim.is_surplus, gone=True)
-                current.bands.book(row.team_id, row.band, -row.units)
         within = current.shares.within_guarantee(ask.request.team_id, tier_id, ask.units_on(tier_id))
         band = self._band if self._rule == BAND else 0
         placing = current.decide(ask, tier_id, placed, borrowed=not within, band=band)
@@ -400,9 +435,7 @@ class Phase:
             lost = sum(victim.lost for victim in victims)
             kept = ("rule", "evicted_units", "candidates")
             placing.why_now["taken_back"] = {key: why[key] for key in kept} | {"lost_gpu_s": lost}
-        self.decided.append(_Decided(placing, victims, why, next_best))
-        self._clear_the_way(placed)
-        self._forget(placed, victims)
+        self.decided.append(Decided(placing, victims, why, next_best))
 
     def _forget(self, placed: Placed, victims: Sequence[Victim]) -> None:
         """These nodes look different now."""
@@ -428,7 +461,7 @@ def _sorted(victims: Iterable[Victim]) -> list[Victim]:
     return sorted(victims, key=lambda victim: (victim.workload_id, victim.replica or 0))
 
 
-def _stops(one: _Decided) -> list[Stop]:
+def _stops(one: Decided) -> list[Stop]:
     """One for each workload, with all that explains it."""
     by_workload: dict[str, list[Victim]] = {}
     for victim in one.victims:

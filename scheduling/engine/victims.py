@@ -4,7 +4,7 @@ Lost work is GPU-seconds since the last checkpoint, or since the start without o
 A replica above the least of an elastic workload loses nothing: the others go on.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -97,6 +97,13 @@ class Victims:
         often = 0 < policy.evictions_per_workload <= victim.evictions
         return not often and not (
             0 < policy.evictions_per_team <= self._evicted_of_team.get(victim.team_id, 0)
+        )
+
+    def all_in_budget(self, victims: Iterable[Victim]) -> bool:
+        """Whether all of them may go together."""
+        most, counts = self._policy.evictions_per_team, Counter(victim.team_id for victim in victims)
+        return not most or all(
+            self._evicted_of_team.get(team_id, 0) + count <= most for team_id, count in counts.items()
         )
 
     def left(self) -> list[Victim]:

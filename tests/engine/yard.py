@@ -49,6 +49,7 @@ class Yard:
     grace_s: int = 30
     waiting: dict[str, tuple[Request, int]] = field(default_factory=dict)
     jobs: dict[str, Job] = field(default_factory=dict)
+    moves: dict[str, Job] = field(default_factory=dict)  # what claims GPUs while it still leaves others
     started_us: dict[str, int] = field(default_factory=dict)
     reserved_us: dict[str, list[int]] = field(default_factory=dict)
     evicted_us: dict[str, list[int]] = field(default_factory=dict)
@@ -61,7 +62,7 @@ class Yard:
         self.waiting[request.workload_id] = (replace(request, queued_us=self.now_us), run_s)
 
     def live(self) -> list[Live]:
-        return [row for job in self.jobs.values() for row in job.rows]
+        return [row for job in (*self.jobs.values(), *self.moves.values()) for row in job.rows]
 
     def snapshot(self) -> Snapshot:
         held: Counter[str] = Counter()
@@ -115,13 +116,19 @@ class Yard:
             self._grow(grow)
 
     def _place(self, start: Start | Claim) -> None:
-        request, run_s = self.waiting.pop(start.workload_id)
-        is_claim = isinstance(start, Claim)
+        is_claim, old = isinstance(start, Claim), self.jobs.get(start.workload_id)
+        if old is not None:
+            assert is_claim
+            assert old.state == "stopping"
+            request, run_s = old.request, old.left_s
+        else:
+            request, run_s = self.waiting.pop(start.workload_id)
         rows = [self._row(request, replica, start.borrowed) for replica in start.replicas]
         if is_claim:
             rows = [replace(row, state="claimed") for row in rows]
         state = "claiming" if is_claim else "running"
-        self.jobs[request.workload_id] = Job(request, run_s, start.borrowed, rows, self.now_us, state)
+        jobs = self.jobs if old is None else self.moves
+        jobs[request.workload_id] = Job(request, run_s, start.borrowed, rows, self.now_us, state)
         self.started_us[request.workload_id] = self.now_us
 
     def _row(self, request: Request, replica: ReplicaPlacement, borrowed: bool) -> Live:
@@ -177,7 +184,11 @@ class Yard:
                 if job.state == "stopping":
                     del self.jobs[name]
                     spent_s = (self.now_us - job.since_us) // 1_000_000
-                    self.waiting[name] = (job.request, max(1, job.left_s - spent_s))
+                    left_s = max(1, job.left_s - spent_s)
+                    if name in self.moves:
+                        self.jobs[name] = replace(self.moves.pop(name), left_s=left_s)
+                    else:
+                        self.waiting[name] = (job.request, left_s)
         self._start_claims()
 
     def _start_claims(self) -> None:

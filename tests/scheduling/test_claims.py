@@ -12,7 +12,7 @@ from gpuyard.audit.models import Event
 from gpuyard.core import clock
 from gpuyard.fleet.models import Gpu, Node
 from scheduling.claims import claims_turn
-from scheduling.engine.decisions import LEAVING
+from scheduling.engine.decisions import LEAVING, Policy
 from scheduling.explanations import verdict_explain
 from scheduling.lifecycle import workload_stop_begin
 from scheduling.loader import snapshot_load
@@ -282,6 +282,31 @@ def test_moved_work_claims_elsewhere_before_it_leaves() -> None:
     _leave(agent, scene.rank())
     assert set(claims_turn()) == {scene.waiting.id, scene.victim.id}
     assert _states(scene.victim)[:2] == ("starting", ["ended", "starting"])
+
+
+def test_a_pass_moves_work_together_and_both_start_once_it_has_left() -> None:
+    tier = make.tier()
+    here, there = make.node(tier, 2), make.node(tier, 2)
+    mover, stays = (make.workload(make.team(), tier, preemptible=can) for can in (True, False))
+    make.placed(mover, [here.gpus.all()[0]], running=True)
+    make.placed(stays, [there.gpus.all()[0]], running=True)
+    waiting = make.workload(make.team(), tier, gpus=2, preemptible=True)
+    agent, policy = speaker(here), Policy(min_run_s=0)
+    assert pass_once(Policy(min_run_s=0, consolidation_movers=0)).claimed == []
+    done = pass_once(policy)
+    assert (set(done.claimed), done.stopped, done.refused) == ({mover.id, waiting.id}, [mover.id], {})
+    assert _states(mover)[:2] == ("stopping", ["stopping", "claiming"])
+    assert mover.state_reason == "Moved to other GPUs, so that larger work fits."
+    assert (Eviction.objects.get().reason, Eviction.objects.get().gained_by) == ("consolidate", waiting)
+    again = pass_once(policy)
+    assert (again.claimed, again.stopped, again.started) == ([], [], [])
+    _leave(agent, Replica.objects.get(attempt__workload=mover, state="stopping"))
+    assert set(claims_turn()) == {mover.id, waiting.id}
+    for workload, node in ((mover, there), (waiting, here)):
+        rank = Replica.objects.get(attempt__workload=workload, state="assigned")
+        assert rank.node_id == node.id
+    assert _states(mover)[:2] == ("starting", ["ended", "starting"])
+    assert verdict_explain(waiting.owner, waiting) is None
 
 
 def test_work_that_cannot_be_moved_whole_is_not_moved() -> None:
