@@ -82,9 +82,9 @@ def at_most(longest: int, shortest: int = 1) -> Any:
     return Field(min_length=shortest, max_length=longest)
 
 
-Text = Annotated[str, AfterValidator(storable), at_most(LONGEST_TEXT, 0)]
-Word = Annotated[str, AfterValidator(storable), at_most(LONGEST_TEXT)]
-Path = Annotated[str, AfterValidator(storable), at_most(4096)]
+Text = Annotated[str, at_most(LONGEST_TEXT, 0), AfterValidator(storable)]
+Word = Annotated[str, at_most(LONGEST_TEXT), AfterValidator(storable)]
+Path = Annotated[str, at_most(4096), AfterValidator(storable)]
 EnvName = Annotated[
     str,
     AfterValidator(_env_free),
@@ -96,10 +96,10 @@ HealthPath = Annotated[
     AfterValidator(storable),
     AfterValidator(_matches(re.compile(r"/\S{0,199}"), "health_path", "This is no path.")),
 ]
-TierName = Annotated[str, AfterValidator(storable), at_most(64)]
-Capability = Annotated[str, AfterValidator(storable), at_most(40)]
+TierName = Annotated[str, at_most(64), AfterValidator(storable)]
+Capability = Annotated[str, at_most(40), AfterValidator(storable)]
 Architecture = Annotated[str, AfterValidator(_known_architecture)]
-NodeName = Annotated[str, AfterValidator(storable), at_most(64)]
+NodeName = Annotated[str, at_most(64), AfterValidator(storable)]
 NodeLabel = Annotated[str, AfterValidator(_matches(LABEL, "node_label", "This is no label."))]
 WorkloadId = Annotated[
     str, AfterValidator(_matches(_WORKLOAD_ID, "workload_id", "This is no id of a workload."))

@@ -37,6 +37,8 @@ _BY_CODE: dict[str, tuple[str, str]] = {
     "missing": (gettext_noop("This field is missing."), gettext_noop("Add this field.")),
     "literal_error": (gettext_noop("There is no such choice."), gettext_noop("Choose another value.")),
     "bool_type": (gettext_noop("This is neither true nor false."), gettext_noop("Give true or false.")),
+    "tuple_type": (gettext_noop("This is no list."), gettext_noop("Send a list.")),
+    "too_short": (gettext_noop("The list is empty."), gettext_noop("Name at least one.")),
     "too_long": (gettext_noop("The list is too long."), gettext_noop("Give a shorter list.")),
     "extra_forbidden": (
         gettext_noop("There is no such field."),
@@ -161,7 +163,18 @@ _TOGETHER: dict[str, tuple[str, str, str]] = {
 _NUMBER_CODES = frozenset({"int_type", "int_from_float", "int_parsing", "int_parsing_size"})
 _RANGE_CODES = frozenset({"greater_than_equal", "less_than_equal"})
 # where the field's own remedy says more than the code's
-_OWN_CODES = frozenset({"missing", "string_type", "string_too_short", "repeated", "literal_error"})
+_OWN_CODES = frozenset(
+    {
+        "missing",
+        "string_type",
+        "string_too_short",
+        "repeated",
+        "literal_error",
+        "tuple_type",
+        "too_short",
+        "too_long",
+    }
+)
 
 
 def contradictions_raise(found: Iterable[str]) -> None:

@@ -64,7 +64,7 @@ class Spec(Document):
     """What to run, with what."""
 
     command: Annotated[tuple[Word, ...], Tuple, at_most(1024)]
-    image: Annotated[str, AfterValidator(storable), at_most(512)] | None = None
+    image: Annotated[str, at_most(512), AfterValidator(storable)] | None = None
     env: Annotated[dict[EnvName, Text], at_most(512, 0)] = Field(default_factory=dict)
     working_dir: Path | None = None
     ports: Annotated[tuple[Port, ...], Tuple, at_most(16, 0)] = ()

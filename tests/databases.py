@@ -91,7 +91,9 @@ class Databases:
                 with psycopg.connect(url("owner", self._home), autocommit=True) as connection:
                     connection.execute(composed)
                 return
-            except psycopg.errors.ObjectInUse:  # somebody else copies the template at this moment
+            # somebody else copies the template at this moment, or the server's own vacuum is in the database,
+            # which nobody but a superuser may end
+            except (psycopg.errors.ObjectInUse, psycopg.errors.InsufficientPrivilege):
                 time.sleep(0.1)
         raise AssertionError(f"{statement} {names}: still in use after 5 s")
 

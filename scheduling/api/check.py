@@ -13,8 +13,10 @@ from rest_framework.views import APIView
 from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.core.rest import Amount, Flag, Input, Output, Text, Whole, actor_of, body
 from scheduling.api.shapes import SpecField, TeamRef
+from scheduling.bands import band_check
 from scheduling.checks import request_check
 from scheduling.models import Kind
+from scheduling.policy_models import HIGHEST_BAND
 from scheduling.services import HIGHEST_PRIORITY
 from scheduling.usage import QuotaCheck
 from tenants.selectors import team_get
@@ -85,6 +87,7 @@ class RequestCheckView(APIView):
         kind = serializers.ChoiceField(Kind.choices)
         spec = SpecField()
         priority = Whole(min_value=-HIGHEST_PRIORITY, max_value=HIGHEST_PRIORITY, default=0)
+        band = Whole(min_value=0, max_value=HIGHEST_BAND, default=0)
         name = Text(max_length=120, required=False, allow_blank=True)
         preemptible = Flag(allow_null=True, default=None)
         justification = Text(max_length=2000, allow_blank=True, default="")
@@ -107,6 +110,7 @@ class RequestCheckView(APIView):
         actor, asked = actor_of(request), body(request, self.In)
         team = team_get(actor, asked["team"])
         check = request_check(actor, team, kind=asked["kind"], spec=asked["spec"], priority=asked["priority"])
+        band_check(team, asked["band"])
         names = (
             "fits_quota",
             "fits_guarantee",

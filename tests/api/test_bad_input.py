@@ -103,6 +103,17 @@ BAD: list[tuple[str, Any, str]] = [
     (TIERS, "h100-80g", ""),
     (TIERS, ["t\x00"], f"{TIERS}.0"),
     (TIERS, [f"tier-{number}" for number in range(1000)], ""),
+    (f"{REQUEST}.share", 1000, ""),
+    (f"{REQUEST}.gpu_memory_mib", 1e308, ""),
+    (f"{REQUEST}.array", {"count": 2001}, f"{REQUEST}.array.count"),
+    (f"{REQUEST}.depends_on", ["w-00000000"], f"{REQUEST}.depends_on.0"),
+    (f"{REQUEST}.depends_on", "w-00000000", ""),
+    (f"{REQUEST}.not_before", "2026-12-01T08:00:00", ""),
+    (f"{REQUEST}.not_before", "9999-12-31T23:59:59-14:00", ""),
+    (f"{REQUEST}.topology", {"required": "\u202e"}, f"{REQUEST}.topology.required"),
+    (f"{REQUEST}.node_labels", ["zone=a\n"], f"{REQUEST}.node_labels.0"),
+    (f"{REQUEST}.not_nodes", [""], f"{REQUEST}.not_nodes.0"),
+    (f"{REQUEST}.elastic", True, ""),
     (REQUEST, ..., ""),
     (REQUEST, [], ""),
     (f"{SPEC}.command", [], ""),
@@ -138,6 +149,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("kind", ["training"], ""),
     ("kind", None, ""),
     ("priority", 2**31, ""),
+    ("band", True, ""),
+    ("band", 1, ""),  # no grant covers the team
     ("priority", "high", ""),
     ("priority", 0.5, ""),
     ("preemptible", "no", ""),
@@ -164,6 +177,65 @@ def test_bad_input_is_refused_with_field_and_remedy(path: str) -> None:
         assert status == 400, (what, problem)
         told = {error["field"]: error["remedy"] for error in problem["errors"]}
         assert told.get(named or field), (what, problem)
+
+
+def test_what_is_no_list_or_too_long_is_called_so() -> None:
+    desk = Desk()
+    for field, value, message, remedy in [
+        (f"{REQUEST}.not_nodes", "node-1", "This is no list.", "Send a list."),
+        (f"{REQUEST}.not_nodes.0", "x" * 65, "The text is too long.", "Give a shorter text."),
+        (f"{REQUEST}.not_nodes.0", "", "This is empty.", "Give a value that is not empty."),
+        (
+            TIERS,
+            "h100-80g",
+            "This is no list.",
+            "Give a list of 1 to 16 different tier names, the preferred one first.",
+        ),
+    ]:
+        at, _dot, number = field.rpartition(".")
+        sent = changed(desk.document, at, [value]) if number == "0" else changed(desk.document, field, value)
+        _status, problem = desk.send(sent)
+        (error,) = problem["errors"]
+        assert (error["field"], error["message"], error["remedy"]) == (field, message, remedy)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "remedy"),
+    [
+        (
+            "scheduling-policy/preview",
+            {"changes": {"reservations": -1}},
+            "changes.reservations",
+            "Give at least 0.",
+        ),
+        (
+            "scheduling-policy/preview",
+            {"changes": {"pack_shares": 1e308}},
+            "changes.pack_shares",
+            "Give at most 1000.",
+        ),
+        (
+            "scheduling-policy/preview",
+            {"changes": {"x" * 5000: 1}},
+            "changes." + "x" * 80,
+            "Remove this field, or check its spelling.",
+        ),
+        *(
+            ("tier-speeds", {"tier": "h100-80g", "speeds": {"training": speed}}, "speeds.training", remedy)
+            for speed, remedy in [
+                ("2.5", "Correct this field."),
+                (True, "Correct this field."),
+                (1e-320, "Give a number from 0.001 to 1000, for training, inference, development."),
+            ]
+        ),
+    ],
+)
+def test_bad_rules_and_speeds_are_refused(path: str, body: Any, field: str, remedy: str) -> None:
+    desk = Desk()
+    desk.secret = token_for(factories.admin())
+    status, problem = desk.send(body, path)
+    (error,) = problem["errors"]
+    assert (status, error["field"], error["remedy"]) == (400, field, remedy)
 
 
 @pytest.mark.parametrize("path", ["workloads", "request-check"])

@@ -60,3 +60,14 @@ def test_others_change_nothing() -> None:
     assert _place(_client(make.user()), node, labels="zone=a") == 403
     node.refresh_from_db()
     assert node.labels == []
+
+
+def test_a_wrong_label_makes_no_domain_and_nonsense_moves_nothing() -> None:
+    rack = make.domain("rack", "r1")
+    node, admin = make.node(domain=rack), _client(make.admin())
+
+    assert _place(admin, node, labels="zone", new_level="rack", new_name="r2", domain=str(rack.pk)) == 422
+    assert list(FabricDomain.objects.values_list("name", flat=True)) == ["r1"]
+    assert _place(admin, node, labels="", domain="r1") == 404
+    node.refresh_from_db()
+    assert node.domain == rack

@@ -151,6 +151,7 @@ def test_a_right_is_given_and_taken_back(client: Client) -> None:
         {"gpus": "1e99"},
         {"days": "-1"},
         {"days": "99999999999"},
+        {"days": "003650999999999"},
         {"band": "10"},
         {"band": "x"},
         {"reason": ""},

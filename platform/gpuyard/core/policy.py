@@ -6,6 +6,7 @@ does nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from django.utils.translation import gettext as _
@@ -43,18 +44,25 @@ def document_errors(exc: ValidationError, *, field: str = "") -> tuple[FieldErro
     prefix = [field] if field else []
     return tuple(
         FieldError(
-            field=".".join([*prefix, *(str(part) for part in one["loc"])]) or None,
+            # a key that was sent may be very long: it is shown, so it is cut
+            field=".".join([*prefix, *(str(part)[:80] for part in one["loc"])]) or None,
             code=one["type"],
             message=one["msg"],
-            remedy=_remedy(one["type"]),
+            remedy=_remedy(one["type"], one.get("ctx", {})),
         )
         for one in exc.errors(include_url=False, include_input=False)
     )
 
 
-def _remedy(code: str) -> str:
+def _remedy(code: str, bounds: Mapping[str, Any]) -> str:
     if code == "missing":
         return _("Add this field.")
     if code == "extra_forbidden":
         return _("Remove this field, or check its spelling.")
+    if code == "greater_than_equal":
+        return _("Give at least %(least)s.") % {"least": f"{bounds['ge']:.12g}"}
+    if code == "less_than_equal":
+        return _("Give at most %(most)s.") % {"most": f"{bounds['le']:.12g}"}
+    if code in ("int_type", "int_from_float"):
+        return _("Give a whole number.")
     return _("Correct this field.")

@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 
 from gpuyard.core.idempotency import idempotent
 from gpuyard.core.pagination import RankPages
-from gpuyard.core.rest import Input, Output, PagedView, Text, Whole, actor_of, body
+from gpuyard.core.rest import Input, Number, Output, PagedView, Text, Whole, actor_of, body
 from gpuyard.fleet.labels import LONGEST_LABEL
 from gpuyard.fleet.models import Node, NodeState
 from gpuyard.fleet.selectors import domain_list, node_get, pool_get, pool_list
@@ -198,9 +198,7 @@ class TierSpeedsView(APIView):
 
     class In(Input):
         tier = Text(max_length=64, help_text="Its name.")
-        speeds = serializers.DictField(
-            child=serializers.FloatField(), help_text='Such as `{"training": 2.5}`.'
-        )
+        speeds = serializers.DictField(child=Number(), help_text='Such as `{"training": 2.5}`.')
         reason = Text(max_length=200, allow_blank=True, default="")
 
     class Out(Output):

@@ -13,7 +13,7 @@ from gpuyard.core.models import User
 from gpuyard.core.text import text_check, text_for_lookup
 from gpuyard.fleet.models import Tier
 
-FASTEST = 1000
+SLOWEST, FASTEST = 0.001, 1000  # passes count in thousandths
 KINDS = ("training", "inference", "development")
 
 
@@ -29,13 +29,13 @@ def tier_speeds_set(*, actor: User, tier: str, speeds: Mapping[str, float], reas
     if found is None:
         raise NotFound("tier_unknown", _("There is no such tier."))
     for kind, speed in speeds.items():
-        if kind not in KINDS or not 0 < speed <= FASTEST:
+        if kind not in KINDS or not SLOWEST <= speed <= FASTEST:
             raise Invalid(
                 "speed_invalid",
                 _("This is no speed."),
                 field=f"speeds.{kind[:40]}",
-                remedy=_("Give a number above 0, at most %(most)s, for %(kinds)s.")
-                % {"most": FASTEST, "kinds": ", ".join(KINDS)},
+                remedy=_("Give a number from %(least)s to %(most)s, for %(kinds)s.")
+                % {"least": SLOWEST, "most": FASTEST, "kinds": ", ".join(KINDS)},
             )
     old, found.relative_speed = found.relative_speed, dict(sorted(speeds.items()))
     found.save(update_fields=["relative_speed"])

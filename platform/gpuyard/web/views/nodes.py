@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from uuid import UUID
 
 from django.contrib import messages
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from gpuyard.core.errors import Conflict, DomainError, Forbidden, Invalid
+from gpuyard.core.errors import Conflict, DomainError, Forbidden, Invalid, NotFound
 from gpuyard.core.models import User
 from gpuyard.fleet.models import Node
 from gpuyard.fleet.selectors import domain_list, node_get
@@ -33,18 +35,11 @@ def node_place(request: HttpRequest, public_id: str) -> HttpResponse:
     actor, sent = actor_of(request), request.POST
     found, reason = node_get(actor, public_id), sent.get("reason", "")
     try:
-        if sent.get("new_level"):
-            domain_id: UUID | None = domain_create(
-                actor=actor,
-                level=sent["new_level"].strip(),
-                name=sent.get("new_name", ""),
-                inside=_key(sent.get("new_inside", "")),
-                reason=reason,
-            ).pk
-        else:
-            domain_id = _key(sent.get("domain", ""))
-        node_labels_set(actor=actor, node_id=found.pk, labels=words(sent.get("labels", "")), reason=reason)
-        node_domain_set(actor=actor, node_id=found.pk, domain_id=domain_id, reason=reason)
+        with transaction.atomic():  # a wrong label leaves no new domain behind
+            domain_id = _domain(actor, sent, reason)
+            labels = words(sent.get("labels", ""))
+            node_labels_set(actor=actor, node_id=found.pk, labels=labels, reason=reason)
+            node_domain_set(actor=actor, node_id=found.pk, domain_id=domain_id, reason=reason)
     except Forbidden:
         raise
     except (Invalid, Conflict) as exc:
@@ -53,11 +48,28 @@ def node_place(request: HttpRequest, public_id: str) -> HttpResponse:
     return redirect("web:node", public_id=public_id)
 
 
+def _domain(actor: User, sent: Mapping[str, str], reason: str) -> UUID | None:
+    """The domain that was chosen, or a new one."""
+    if not sent.get("new_level"):
+        return _key(sent.get("domain", ""))
+    made = domain_create(
+        actor=actor,
+        level=sent["new_level"].strip(),
+        name=sent.get("new_name", ""),
+        inside=_key(sent.get("new_inside", "")),
+        reason=reason,
+    )
+    return made.pk
+
+
 def _key(text: str) -> UUID | None:
+    """None: in no domain. Nonsense is none of them: it must not take a node out of where it stands."""
+    if not text:
+        return None
     try:
         return UUID(text)
     except ValueError:
-        return None
+        raise NotFound("domain_unknown", _("There is no such domain.")) from None
 
 
 def _show(request: HttpRequest, actor: User, found: Node, exc: DomainError | None = None) -> HttpResponse:

@@ -203,7 +203,8 @@ def _cap(text: str) -> int:
 def _expiry(text: str) -> datetime | None:
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= LONGEST_DAYS):
+    is_number = text.isascii() and text.isdigit() and len(text) <= 6
+    if not (is_number and 1 <= int(text) <= LONGEST_DAYS):
         raise Invalid(
             "days_invalid",
             _("This is no number of days."),
