@@ -69,8 +69,17 @@ class Search:
             for gives in there.values():
                 self._add(row, gives, 1)
         self._tables: dict[int, _Table] = {}
-        self._stale = set(np.flatnonzero(self._open).tolist())  # nodes whose part of `_first` is not known
+        self._stale = np.array(self._open)  # (tier nodes,) whether their part of `_first` is not known
         self._first = np.full(size[0], NEVER, dtype=np.int64)  # (tier nodes,) least weight for one replica
+        self._least_each = self._least_weights(size[0])
+
+    def _least_weights(self, rows: int) -> Ints:
+        """(tier nodes,) no card there becomes free for less; victims that leave later only raise it."""
+        least = np.full(rows, NEVER, dtype=np.int64)
+        for row, there in self._on.items():
+            each = (victim.weight // max(1, int((gives.cards > 0).sum())) for victim, gives in there.items())
+            least[row] = min(each)
+        return least
 
     def _enter(self, victim: Victim) -> None:
         for live in victim.live:
@@ -107,7 +116,8 @@ class Search:
     def _changed(self, row: int) -> None:
         self._tables.pop(row, None)
         if self._open[row]:
-            self._stale.add(row)
+            self._stale[row] = True
+            self._first[row] = NEVER
 
     # --- Whether it can be done at all ----------------------------------------------------------------
 
@@ -204,18 +214,45 @@ class Search:
                 found[row] = self._tables[row]
         return found
 
+    def _look_at(self, allowed: Bools) -> None:
+        """Work out `_first` of the allowed nodes, but for those that cannot be cheaper than the best one known."""
+        stale = np.flatnonzero(self._stale & allowed)
+        if not stale.size:
+            return
+        best = int(self._first[allowed].min(initial=NEVER))
+        bounds = self._bounds(stale)
+        order = np.argsort(bounds, kind="stable")
+        for row, bound in zip(stale[order].tolist(), bounds[order].tolist(), strict=True):
+            if bound > best or bound >= NEVER:
+                break
+            self._tables[row] = table = self._table(row, {}, frozenset())
+            self._first[row] = table[1][0] if len(table) > 1 else NEVER
+            self._stale[row] = False
+            best = min(best, int(self._first[row]))
+
+    def _bounds(self, rows: Ints) -> Ints:
+        """(rows,) one replica costs at least so much: each card that is missing costs the least of any there."""
+        slots = self._tier.slots[rows]
+        if self._shape.is_share:
+            missing = (self._by_gpu(slots, self._tier.sharer[rows], None) < 1).astype(np.int64)
+        else:
+            missing = np.maximum(self._shape.gpus - (slots == WHOLE).sum(axis=1), 0)
+        each = self._least_each[rows]
+        bounds: Ints = np.where(
+            missing == 0, 0, np.where(each < NEVER, missing * np.minimum(each, NEVER >> 8), NEVER)
+        )
+        return bounds
+
     def _best_node(
         self, allowed: Bools, prices: dict[Victim, int], banned: frozenset[Victim]
     ) -> tuple[Victim, ...] | None:
         """Who leaves on the one node where a single replica is cheapest."""
-        if self._stale:
-            for row in sorted(self._stale):
-                self._tables[row] = table = self._table(row, {}, frozenset())
-                self._first[row] = table[1][0] if len(table) > 1 else NEVER
-            self._stale.clear()
-        first = np.where(allowed, self._first, NEVER)
-        anew = {row for victim in (*prices, *banned) for row in self.rows(victim) if allowed[row]}
-        tables = {row: self._table(row, prices, banned) for row in sorted(anew)}
+        anew = sorted({row for victim in (*prices, *banned) for row in self.rows(victim) if allowed[row]})
+        as_known = allowed.copy()
+        as_known[anew] = False
+        self._look_at(as_known)
+        first = np.where(as_known, self._first, NEVER)
+        tables = {row: self._table(row, prices, banned) for row in anew}
         for row, table in tables.items():
             first[row] = table[1][0] if len(table) > 1 else NEVER
         row = int(first.argmin())
