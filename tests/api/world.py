@@ -11,7 +11,7 @@ from gpuyard.core.models import User
 from gpuyard.fleet.models import Node, Pool, Tier
 from scheduling.engine.plan import plan
 from scheduling.loader import snapshot_load
-from scheduling.models import BandGrant, SchedulingPolicyVersion, Workload
+from scheduling.models import BandGrant, Eviction, SchedulingPolicyVersion, Workload
 from scheduling.records import Timings, pass_record
 from scheduling.services import workload_submit
 from scheduling.states import WorkloadState
@@ -78,6 +78,8 @@ class World:
         self.domain = factories.domain("rack")
         self.ours = Side("ours", self.tier, self.node)
         self.theirs = Side("theirs", self.tier, self.node)
+        _taken_back(self.ours, self.theirs)
+        _taken_back(self.theirs, self.ours)
         SchedulingPolicyVersion.objects.create(
             number=1, document={"reservations": 5}, author=factories.admin(), note="first"
         )
@@ -116,6 +118,27 @@ class World:
         head, mark, rest = route.partition("<")
         path = head + ids[subject] + rest.partition(">")[2] if mark else route
         return "/" + path.replace("{subject}", ids[subject])
+
+
+def _taken_back(loser: Side, gainer: Side) -> None:
+    """As if something of the loser had been taken back for work of the other company."""
+    Eviction.objects.create(
+        company_id=loser.company.pk,
+        team=loser.team,
+        workload=loser.running,
+        attempt=loser.running.attempts.get(),
+        pass_number=1,
+        reason="return",
+        gained_by=gainer.running,
+        units=7000,
+        lost_gpu_s=60,
+        why={
+            "rule": "return",
+            "gained_by_team": str(gainer.team.pk),
+            "gained_by_workload": str(gainer.running.pk),
+            "lost_gpu_s": 60,
+        },
+    )
 
 
 def _pass_recorded() -> None:

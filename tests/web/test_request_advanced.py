@@ -73,6 +73,13 @@ def test_a_part_of_a_gpu(
     )
 
 
+@pytest.mark.parametrize("typed", ["0.25 and 0.5", "10 GiB, 20 GiB"])
+def test_a_part_is_not_said_twice(client: Client, team: Team, typed: str) -> None:
+    answer = _post(client, team, part=typed)
+    assert answer.status_code == 422
+    assert "This is no part of a GPU" in answer.content.decode()
+
+
 def test_all_that_can_be_said(client: Client, team: Team) -> None:
     make.tier("a100-40g")
     make.domain("rack")

@@ -80,11 +80,11 @@ def _part(data: Mapping[str, Any]) -> dict[str, Any]:
         text = piece.strip()
         if not text:
             continue
-        if _SHARE.fullmatch(text):
+        if _SHARE.fullmatch(text) and "share" not in found:
             is_percent = text.endswith("%")
             amount = Decimal(text.rstrip("% ")) * (10 if is_percent else SLOTS_PER_GPU)
             found["share"] = int(amount)
-        elif re.search(r"[a-zA-Z]", text) and (memory := mebibytes(text)) is not None:
+        elif (memory := _memory(text)) is not None and "gpu_memory_mib" not in found:
             found["gpu_memory_mib"] = memory
         else:
             raise Unreadable(
@@ -94,6 +94,11 @@ def _part(data: Mapping[str, Any]) -> dict[str, Any]:
                 ),
             )
     return found
+
+
+def _memory(text: str) -> int | None:
+    """With a unit, or it would be meant as a share."""
+    return mebibytes(text) if re.search(r"[a-zA-Z]", text) else None
 
 
 def _tiers(data: Mapping[str, Any]) -> dict[str, Any]:
