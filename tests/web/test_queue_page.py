@@ -11,6 +11,8 @@ from django.test import Client
 from django.urls import reverse
 
 from gpuyard.core.models import User
+from gpuyard.web.pages.why import blocker_label
+from scheduling.engine.decisions import BLOCKER_CODES
 from scheduling.models import Eviction, SchedulerState, Workload
 from scheduling.passes import pass_once
 from tenants.models import Team
@@ -185,3 +187,8 @@ def test_who_gained_is_named_inside_the_company_only(gainer: str) -> None:
 def test_an_anonymous_reader_sees_none_of_it() -> None:
     for name in ("queue", "free_space", "passes"):
         assert Client().get(reverse(f"web:{name}")).status_code == 302
+
+
+def test_every_blocker_has_a_short_label() -> None:
+    for code in set(BLOCKER_CODES) - {"cpu", "memory", "budget"}:  # these are called what they are
+        assert blocker_label(code) != code.replace("_", " ")

@@ -124,7 +124,10 @@ def refusal(code: str) -> str:
         "node_full": _("its node has not enough CPU or memory left"),
         "no_free_port": _("its node has no free port left"),
         "gpu_taken": _("somebody else got one of its GPUs first"),
-        "not_waiting": _("it no longer waits"),
+        "no_longer_waiting": _("it no longer waits"),
+        "no_longer_running": _("it no longer runs"),
+        "evictions_frozen": _("too many nodes are silent: nothing is taken back"),
+        "move_incomplete": _("not all of what was to move had a new place"),
     }.get(code, code.replace("_", " "))
 
 

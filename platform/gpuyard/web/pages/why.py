@@ -120,6 +120,14 @@ def blocker_label(code: str) -> str:
         "cpu": _("CPU"),
         "memory": _("memory"),
         "reservation": _("reserved for others"),
+        "budget": _("budget"),
+        "not_before": _("not its time yet"),
+        "dependency": _("other work first"),
+        "array_cap": _("enough of its array run"),
+        "node_selection": _("labels of nodes"),
+        "topology": _("not close enough together"),
+        "share": _("no card with so much free"),
+        "leaving": _("others are leaving"),
         "changed_meanwhile": _("something that changed meanwhile"),
     }.get(code, code.replace("_", " "))
 
