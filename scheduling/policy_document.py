@@ -221,6 +221,22 @@ WORDS: dict[str, Words] = {
         0,
         _YEAR,
     ),
+    "asked_min_run_most_s": Words(
+        _BACK,
+        _("Longest minimum run that a request may ask for, seconds"),
+        _(
+            "What a request asks for beyond it does not count, so that nobody can keep what is guaranteed to others."
+        ),
+        0,
+        _YEAR,
+    ),
+    "asked_restart_most_s": Words(
+        _BACK,
+        _("Highest restart cost that a request may name, seconds"),
+        _("What a request names beyond it does not count, so that nobody makes others the victims."),
+        0,
+        _YEAR,
+    ),
     "eviction_window_s": Words(
         _BACK,
         _("Window of the eviction budgets, seconds"),

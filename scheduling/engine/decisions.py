@@ -101,6 +101,9 @@ class Policy:
     # as need be): but a guarantee never waits for such a number, it only takes others first.
     min_run_s: int = 600
     development_min_run_s: int = 3_600  # the same for sessions, if that is longer
+    # What a request may ask for counts up to these: nobody may make work immovable, or others the victims.
+    asked_min_run_most_s: int = 2 * 3_600
+    asked_restart_most_s: int = 2 * 3_600
     eviction_window_s: int = 86_400
     evictions_per_workload: int = 3
     evictions_per_team: int = 50

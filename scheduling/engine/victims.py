@@ -159,13 +159,15 @@ class Victims:
         return request.preemptible and not is_floor and self._has_run(request, running.started_us)
 
     def _has_run(self, request: Request, started_us: int) -> bool:
-        least_s = max(self._policy.least_run_s(request.kind), request.min_run_s)
+        asked_s = min(request.min_run_s, self._policy.asked_min_run_most_s)
+        least_s = max(self._policy.least_run_s(request.kind), asked_s)
         return self._now_us - started_us >= least_s * 1_000_000
 
     def _whole(self, request: Request, running: Running, rows: list[Live], rest: list[Live]) -> Victim:
         since_us = max(running.started_us, running.checkpoint_us or 0)
         lost = sum(_gpu_s(row, self._now_us - max(since_us, row.started_us)) for row in rows)
-        restart = sum(_gpu_s(row, request.restart_cost_s * 1_000_000) for row in rows)
+        again_s = min(request.restart_cost_s, self._policy.asked_restart_most_s)
+        restart = sum(_gpu_s(row, again_s * 1_000_000) for row in rows)
         age_us = None if running.checkpoint_us is None else max(0, self._now_us - running.checkpoint_us)
         band = max((row.band for row in rows), default=0)
         weight = min(lost + restart, _MOST_LOST) << _TIE_BITS | self._tie(request, running, whole=1)

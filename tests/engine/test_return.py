@@ -111,6 +111,15 @@ def test_nor_before_its_minimum_run_time() -> None:
     assert stopped(decide(lent_out(session))) == []
 
 
+def test_nobody_can_ask_to_stay_for_ever_or_make_others_the_victims() -> None:
+    stubborn = running("b", "n1", range(8), min_run_s=31_622_400, started_us=NOW_US - 7_200_000_000)
+    assert stopped(decide(lent_out(stubborn))) == ["b"]
+    assert stopped(decide(lent_out(stubborn), Policy(asked_min_run_most_s=8_000))) == []
+    dear = running("dear", "n1", range(4), restart_cost_s=31_622_400, started_us=NOW_US - 3_600_000_000)
+    honest = running("honest", "n1", range(4, 8), started_us=NOW_US - 4 * 3_600_000_000)
+    assert stopped(decide(lent_out(dear, honest, gpus=4))) == ["dear"]
+
+
 def test_nor_what_may_not_be_interrupted_or_a_services_floor() -> None:
     lenient = Policy(non_preemptible_may_borrow=True)
     assert stopped(decide(lent_out(running("b", "n1", range(8), preemptible=False)), lenient)) == []
