@@ -183,6 +183,15 @@ def _workload(actor: User, team: Team, asked: _Asked) -> Workload:
     )
 
 
+def _told_of(member: Workload, told: dict[str, Any]) -> dict[str, Any]:
+    """Members of an array ask for the same: the first says it for all."""
+    if member.array_index is None:
+        return told
+    return (told if member.array_index == 0 else {"state": member.state}) | {
+        "array_index": member.array_index
+    }
+
+
 def _record(actor: User, members: Sequence[Workload], asked: _Asked, document: dict[str, Any]) -> None:
     # not the whole spec: commands and variables may hold secrets, and the revision never changes
     told = {
@@ -201,7 +210,7 @@ def _record(actor: User, members: Sequence[Workload], asked: _Asked, document: d
             actor=actor,
             action="workload.submit",
             subject=member,
-            new=told if member.array_index is None else {**told, "array_index": member.array_index},
+            new=_told_of(member, told),
             reason=asked.justification,
         )
         for member in members

@@ -50,7 +50,9 @@ def test_an_array_is_many_workloads_with_one_spec_and_one_case() -> None:
     assert members[0] == first
     assert {one.spec_id for one in members} == {first.spec_id}
     assert (_states(first), WorkloadSpec.objects.count(), Case.objects.count()) == (["waiting"] * 5, 1, 1)
-    assert Event.objects.filter(action="workload.submit").count() == 5
+    told = [event.new or {} for event in Event.objects.filter(action="workload.submit")]
+    assert sorted(one["array_index"] for one in told) == [0, 1, 2, 3, 4]
+    assert sum("request" in one for one in told) == 1  # the first says it for all
 
 
 def test_the_rules_see_all_of_an_array() -> None:
