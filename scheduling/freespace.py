@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib.postgres.aggregates import ArrayAgg
-from django.db.models import Aggregate, Count, Exists, F, OuterRef, Q
+from django.db.models import Aggregate, F
 from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
@@ -21,9 +21,10 @@ from gpuyard.core import clock
 from gpuyard.core.fields import Int4MultiRangeField
 from gpuyard.core.models import User
 from gpuyard.core.money import SLOTS_PER_GPU
-from gpuyard.fleet.models import Condition, Gpu, GpuCondition, NodeState, Tier
+from gpuyard.fleet.models import Tier
 from scheduling.models import Allocation
 from scheduling.states import ALLOCATION_LIVE
+from scheduling.supply import gpu_groups
 from tenants.models import Team
 from tenants.selectors import pools_closed_to, teams_visible
 
@@ -156,23 +157,8 @@ def _nodes(tier_ids: list[UUID], closed: set[UUID]) -> dict[UUID, list[NodeRoom]
 
 
 def _island_rows(tier_ids: list[UUID], closed: set[UUID]) -> Iterable[Any]:
-    ready = Exists(
-        GpuCondition.objects.filter(gpu=OuterRef("pk"), span__upper_inf=True, condition=Condition.READY)
-    )
-    held = Exists(Allocation.objects.filter(gpu=OuterRef("pk"), state__in=ALLOCATION_LIVE))
-    gpus = Gpu.objects.filter(retired_at=None, tier__in=tier_ids).exclude(node__state=NodeState.RETIRED)
-    return (
-        gpus.exclude(node__pool__in=closed)
-        .values("tier_id", "node_id", "island_id")
-        .annotate(
-            node_name=F("node__name"),
-            pool_name=F("node__pool__name"),
-            is_open=Q(node__state=NodeState.READY, node__cordoned=False, node__draining=False),
-            total=Count("pk"),
-            free=Count("pk", filter=Q(ready) & ~Q(held)),
-        )
-        .order_by("node__name", "node_id")
-    )
+    groups = gpu_groups(tier_ids, closed, "tier_id", "node_id", "island_id")
+    return groups.annotate(pool_name=F("node__pool__name")).order_by("node__name", "node_id")
 
 
 class _RangeAgg(Aggregate):

@@ -6,9 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from uuid import UUID
-
-from django.db.models import Max
 
 from gpuyard.core import clock, hooks
 from gpuyard.core.money import UNITS_PER_GPU
@@ -21,7 +18,7 @@ from scheduling.loader_fleet import gpus_load, levels_and_domains, nodes_load
 from scheduling.loader_requests import RequestReader, requests_placed, requests_waiting
 from scheduling.loader_work import evictions_load, live_load, mix_load, running_load
 from scheduling.looks import one_look
-from scheduling.models import SchedulerState, Workload
+from scheduling.models import SchedulerState
 from scheduling.moments import to_us
 from scheduling.policies import policy_current
 from scheduling.sizes import units_by_tier
@@ -110,13 +107,3 @@ def _quotas() -> Iterator[engine.Quota]:
 def _band_grants() -> Iterator[engine.BandGrant]:
     for grant in band_grants_live().order_by("team_id", "band"):
         yield engine.BandGrant(str(grant.team_id), grant.band, grant.cap)
-
-
-def attempt_numbers(workload_ids: list[UUID]) -> dict[UUID, int]:
-    """Returns the number that the next attempt of each workload gets."""
-    last = (
-        Workload.objects.filter(id__in=workload_ids)
-        .annotate(last=Max("attempts__number"))
-        .values_list("id", "last")
-    )
-    return {workload_id: (number or 0) + 1 for workload_id, number in last}

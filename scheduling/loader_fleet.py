@@ -132,13 +132,8 @@ def nodes_load(levels: Sequence[str], domains: Mapping[str, tuple[str, ...]]) ->
         )
 
 
-def node_unschedulable_reason(node: Node) -> str | None:
-    """Why nothing new may start on a node, as a word; None if it may."""
-    return unschedulable_reason(node.state, node.draining, node.cordoned)
-
-
 def unschedulable_reason(state: str, draining: bool, cordoned: bool) -> str | None:
-    """The same from its columns."""
+    """Why nothing new may start on a node, as a word; None if it may."""
     if state != NodeState.READY:
         return state
     if draining:

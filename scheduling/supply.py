@@ -170,27 +170,38 @@ def _domains(request: Request | None) -> Callable[[UUID], str | None]:
     return lambda node_id: known.get(node_id) or None
 
 
-def _supply_rows(tier_ids: list[UUID], closed: set[UUID], chosen: Q) -> Iterable[Any]:
+def gpu_groups(
+    tier_ids: Sequence[UUID], closed: set[UUID], *by: str, chosen: Q | None = None
+) -> QuerySet[Gpu, dict[str, Any]]:
+    """The tiers' GPUs in service outside the closed pools, counted by these columns: all, ready, ready and free."""
     ready = Exists(
         GpuCondition.objects.filter(gpu=OuterRef("pk"), span__upper_inf=True, condition=Condition.READY)
     )
     held = Exists(Allocation.objects.filter(gpu=OuterRef("pk"), state__in=ALLOCATION_LIVE))
-    gpus = Gpu.objects.filter(chosen, retired_at=None, tier__in=tier_ids).exclude(
-        node__state=NodeState.RETIRED
-    )
-    return (
+    gpus = Gpu.objects.filter(chosen or Q(), retired_at=None, tier__in=tier_ids)
+    gpus = gpus.exclude(node__state=NodeState.RETIRED)
+    groups: QuerySet[Gpu, dict[str, Any]] = (
         gpus.exclude(node__pool__in=closed)
-        .values("tier_id", "node_id")
+        .values(*by)
         .annotate(
             node_name=F("node__name"),
             is_open=Q(node__state=NodeState.READY, node__cordoned=False, node__draining=False),
+            total=Count("pk"),
+            ready=Count("pk", filter=Q(ready)),
+            free=Count("pk", filter=Q(ready) & ~Q(held)),
+        )
+    )
+    return groups
+
+
+def _supply_rows(tier_ids: list[UUID], closed: set[UUID], chosen: Q) -> Iterable[Any]:
+    return (
+        gpu_groups(tier_ids, closed, "tier_id", "node_id", chosen=chosen)
+        .annotate(
             cpu_total_m=F("node__cpu_total_m"),
             cpu_used_m=F("node__cpu_used_m"),
             memory_total_mib=F("node__memory_total_mib"),
             memory_used_mib=F("node__memory_used_mib"),
-            total=Count("pk"),
-            ready=Count("pk", filter=Q(ready)),
-            free=Count("pk", filter=Q(ready) & ~Q(held)),
         )
         .order_by("node__name")
     )

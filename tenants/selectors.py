@@ -17,7 +17,6 @@ from django.utils.translation import gettext as _
 from gpuyard.core.errors import Forbidden, NotFound
 from gpuyard.core.models import User
 from gpuyard.core.text import text_for_lookup
-from gpuyard.fleet.models import Tier
 from tenants.models import (
     ApiToken,
     ApprovalPolicy,
@@ -133,12 +132,6 @@ def quota_list(actor: User, team: Team) -> QuerySet[Quota]:
     role_require(actor, team, *ANY_ROLE, ADMIN)
     rows = Quota.objects.filter(team_id__in=team.path).select_related("team", "tier")
     return rows.order_by("team__path", F("tier__name").asc(nulls_last=True))
-
-
-def quotas_along(path: Sequence[UUID], tiers: Iterable[Tier]) -> list[Quota]:
-    """For the services: the quotas of these teams for these tiers, and for all tiers together."""
-    matching = Q(tier__in=list(tiers)) | Q(tier__isnull=True)
-    return list(Quota.objects.filter(matching, team_id__in=path))
 
 
 def pools_closed_to(team: Team) -> set[UUID]:
