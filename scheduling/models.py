@@ -383,6 +383,8 @@ class Verdict(models.Model):
     decided_at = models.DateTimeField(db_default=YardNow())
     # position, codes and eta of the verdict before this one; NULL for the first
     before = models.JSONField(null=True)
+    # tier and [[node, replicas], …] of the start that is reserved at `eta`; NULL without one
+    reserved = models.JSONField(null=True)
 
     def __str__(self) -> str:
         return f"verdict on {self.workload_id}"

@@ -136,6 +136,49 @@ class PassPage:
     policy: Sequence[tuple[str, str]]
 
 
+# ───────── how reserved starts clear ─────────
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClearingTick:
+    x: str  # percent
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClearingBar:
+    """Work on the GPUs of a row. `x` and `width` are percent of the drawing."""
+
+    fill: str  # active, stop, claimed
+    x: str
+    width: str
+    name: str  # "another team" where the reader may not see it
+    url: str
+    since: datetime | None  # None: it is there
+    until: datetime | None  # None: nobody knows
+    note: str  # "by its time limit", "reserved"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClearingRow:
+    node: str
+    gpus: str  # "gpu 0-3", "2 of gpu 4-7"
+    count: int
+    tier: str
+    bars: Sequence[ClearingBar]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clearing:
+    """Reserved GPUs over time, from now on."""
+
+    now: str
+    ticks: Sequence[ClearingTick]
+    rows: Sequence[ClearingRow]
+    last: str  # "The last to leave is detr-base on node-09, 4 GPUs by 14:20."
+    more_nodes: int
+
+
 # ───────── queue ─────────
 
 
@@ -178,5 +221,6 @@ class QueuePage:
     more: int  # rows of the reader's beyond those shown
     tier_choices: Sequence[Choice]
     lanes: Sequence[QuotaLine]
+    clearing: Clearing | None  # None: nothing of the reader's is reserved
     last_pass_at: datetime | None
     passes: Sequence[PassRow] | None  # about all companies at once: for platform admins, None for others

@@ -8,6 +8,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from gpuyard.web.contexts import ArrayChip, Cell, Money, Part, Step, Tone
+from gpuyard.web.scheduler_contexts import Clearing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,7 @@ class VerdictCard:
     change: str = ""  # the smallest change that would let it start, as a sentence
     change_url: str = ""  # the request form filled in with that change, where it is one
     pass_url: str = ""  # for platform admins
+    clearing: Clearing | None = None  # where its start is reserved
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.fleet.models import Tier
 from gpuyard.web import wording
 from gpuyard.web.contexts import Choice, QuotaLine
-from gpuyard.web.pages import passes, rows
+from gpuyard.web.pages import clearing, passes, rows
 from gpuyard.web.pages.why import blocker_label, hopeless_first, is_never
 from gpuyard.web.scheduler_contexts import QueueLine, QueuePage, QueueRow
 from scheduling.explanations import Explanation, verdicts_explain
@@ -50,6 +50,7 @@ def build(actor: User, team: Team | None, tier: str = "") -> QueuePage:
         more=total - len(waiting),
         tier_choices=_choices(counts, picked),
         lanes=quota_lines(actor, team, tier=picked),
+        clearing=clearing.build(actor, waiting, as_of),
         last_pass_at=last_pass_at(),
         passes=passes.latest(actor, PASS_ROWS) if actor.is_platform_admin else None,
     )

@@ -11,11 +11,13 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from gpuyard.core import clock
 from gpuyard.core.models import User
 from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.fleet.models import Tier
 from gpuyard.web import wording
 from gpuyard.web.contexts import Part
+from gpuyard.web.pages import clearing
 from gpuyard.web.workload_contexts import (
     BlockerBar,
     BlockerView,
@@ -65,6 +67,7 @@ def verdict_card(actor: User, workload: Workload) -> VerdictCard | None:
         change=known.change,
         change_url=_change_url(workload, known.change_data),
         pass_url=_pass_url(actor, known.pass_number),
+        clearing=clearing.build(actor, [workload], clock.now()),
     )
 
 

@@ -31,6 +31,7 @@ from gpuyard.web.workload_contexts import (
     PlacedNode,
     ReplicaRow,
     StopQuestion,
+    VerdictCard,
     WorkloadPage,
 )
 from scheduling.asked import asked_text, tiers_text
@@ -78,7 +79,8 @@ def build(actor: User, workload: Workload, *, tab: str, rank: str) -> WorkloadPa
         as_of=clock.now(),
     )
     events = list(workload_events(actor, workload))
-    decisions = _decisions(read)
+    verdict = why.verdict_card(actor, workload) if workload.state == S.WAITING else None
+    decisions = _decisions(read, verdict)
     ended, tone = _ended(read)
     return WorkloadPage(
         as_of=read.as_of,
@@ -106,7 +108,7 @@ def build(actor: User, workload: Workload, *, tab: str, rank: str) -> WorkloadPa
         replica_rows=tuple(_replica_row(one, read.as_of) for one in read.latest.replicas.all())
         if read.latest
         else (),
-        verdict=why.verdict_card(actor, workload) if workload.state == S.WAITING else None,
+        verdict=verdict,
         why=why.why_here(actor, read.latest) if read.latest else None,
         evictions=why.evictions(actor, workload) if read.latest else (),
         log=_log(read, tab, rank),
@@ -257,7 +259,7 @@ def _exit_text(replica: Replica) -> str:
 # ───────── what was decided, and what happened ─────────
 
 
-def _decisions(read: _Read) -> list[Decision]:
+def _decisions(read: _Read, verdict: VerdictCard | None) -> list[Decision]:
     found = [*_approvals(read)]
     for attempt in read.attempts:
         found.append(
@@ -268,16 +270,13 @@ def _decisions(read: _Read) -> list[Decision]:
                 reason=attempt_reasons(attempt),
             )
         )
-    verdict = getattr(read.workload, "verdict", None)
-    if read.workload.state == S.WAITING and verdict is not None:
-        card = why.verdict_card(read.actor, read.workload)
-        reasons = "; ".join(blocker.sentence for blocker in card.blockers) if card else ""
+    if verdict is not None:
         found.append(
             Decision(
-                at=verdict.decided_at,
+                at=verdict.pass_at,
                 what=_("Waits"),
                 by=_("pass %s") % wording.number(verdict.pass_number),
-                reason=reasons,
+                reason="; ".join(blocker.sentence for blocker in verdict.blockers),
             )
         )
     return sorted(found, key=lambda one: one.at)
