@@ -24,10 +24,6 @@ class Taken:
     """What lives on the GPUs: which are held whole, and the slots and the scope of those that shares are on."""
 
     whole: set[str] = field(default_factory=set)
-    cards_whole: set[str] = field(
-        default_factory=set
-    )  # cards held whole, so that no instance of them is free
-    cards_cut: set[str] = field(default_factory=set)  # cards of which an instance is held
     pieces: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     teams: dict[str, str] = field(default_factory=dict)
     scopes: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -159,10 +155,11 @@ def gpus_load(taken: Taken, scope_of: Mapping[str, str]) -> Iterator[engine.Gpu]
     A card whose shares have another scope, or different ones, takes no more of them until they have left.
     """
     same: dict[str, str] = {}
-    for key, node, tier, card, is_instance, index, island, slices, of, is_ready in rows_read(_GPUS):
+    rows = rows_read(_GPUS)
+    cut = {row[3] for row in rows if row[4]}  # the cards that have MIG instances
+    for key, node, tier, card, is_instance, index, island, slices, of, is_ready in rows:
         is_shared = key in taken.pieces
-        is_cut = card in (taken.cards_whole if is_instance else taken.cards_cut)
-        is_open = is_shared and not is_cut and taken.scopes[key] == {scope_of[taken.teams[key]]}
+        is_open = is_shared and taken.scopes[key] == {scope_of[taken.teams[key]]}
         yield engine.Gpu(
             id=key,
             node_id=same.setdefault(node, node),
@@ -170,8 +167,10 @@ def gpus_load(taken: Taken, scope_of: Mapping[str, str]) -> Iterator[engine.Gpu]
             index=index,
             island=island,
             ready=is_ready,
-            free=not (key in taken.whole or is_shared or is_cut),
+            free=not (key in taken.whole or is_shared),
             slots_free=taken.slots_free(key) if is_open and key not in taken.whole else 0,
             shared_by=taken.teams[key] if is_shared else None,
             units=units_for(compute_slices=slices, card_slices=of),
+            card=card if card in cut else None,
+            is_instance=bool(is_instance),
         )

@@ -18,8 +18,8 @@ MIX_SUBMISSIONS = 5_000
 
 # Times as whole microseconds: extract() is exact, a float of seconds would lose the last digits.
 _LIVE = """
-SELECT a.workload_id::text, r.id::text, a.tier_id::text, a.team_id::text, a.gpu_id::text, a.card::text,
-  a.is_instance, a.scope::text, CASE WHEN a.scope IS NOT NULL THEN a.slots END, a.units, a.state,
+SELECT a.workload_id::text, r.id::text, a.tier_id::text, a.team_id::text, a.gpu_id::text,
+  a.scope::text, CASE WHEN a.scope IS NOT NULL THEN a.slots END, a.units, a.state,
   (extract(epoch FROM lower(a.span)) * 1000000)::bigint,
   r.node_id::text, r.index, r.cpu_m, r.memory_mib, t.borrowed, t.band,
   (extract(epoch FROM t.running_at) * 1000000)::bigint,
@@ -51,8 +51,7 @@ def live_load() -> tuple[tuple[engine.Live, ...], Taken]:
 
 
 def _take(taken: Taken, row: tuple[Any, ...]) -> None:
-    team, gpu, card, is_instance, scope, slots = row[3:9]
-    (taken.cards_cut if is_instance else taken.cards_whole).add(card)
+    team, gpu, scope, slots = row[3:7]
     if scope is None:
         taken.whole.add(gpu)
         return
@@ -64,15 +63,15 @@ def _take(taken: Taken, row: tuple[Any, ...]) -> None:
 def _live(group: list[tuple[Any, ...]]) -> engine.Live:
     """The rows of one replica on one tier: its GPUs are held alike."""
     first = group[0]
-    workload, _replica, tier, team, _gpu, _card, _instance, _scope, slots, _units, state, _since = first[:12]
-    node, index, cpu_m, memory_mib, borrowed, band, running_us, kind, preemptible, limit_s = first[12:]
-    started_us = min(row[11] for row in group)
+    workload, _replica, tier, team, _gpu, _scope, slots, _units, state, _since = first[:10]
+    node, index, cpu_m, memory_mib, borrowed, band, running_us, kind, preemptible, limit_s = first[10:]
+    started_us = min(row[9] for row in group)
     has_end = limit_s is not None and state != "unconfirmed"  # nobody knows when a lost node's work ends
     return engine.Live(
         workload_id=workload,
         team_id=team,
         tier_id=tier,
-        units=sum(row[9] for row in group),
+        units=sum(row[7] for row in group),
         state=state,
         node_id=node,
         borrowed=borrowed,

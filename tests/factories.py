@@ -219,6 +219,14 @@ def gpu(
     return made
 
 
+def instance(of: Gpu, its_tier: Tier, *, slices: int = 3) -> Gpu:
+    """A MIG instance of a card that is listed whole too."""
+    made = gpu(of.node, its_tier, index=of.index)
+    made.card, made.is_instance, made.compute_slices = of.card, 1, slices
+    made.save(update_fields=["card", "is_instance", "compute_slices"])
+    return made
+
+
 # --- Money -----------------------------------------------------------------------------------------------
 
 

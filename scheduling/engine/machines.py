@@ -258,6 +258,12 @@ class TierNodes:
         self.held[row], self.sharer[row] = state
         self._recount(row)
 
+    def list_card(self, row: int, column: int, *, shut: bool) -> None:
+        """A card that somebody holds in another way (`CutCards`) is as if it were not there; or it is there again."""
+        self.exists[row, column] = not shut
+        self.is_ready[row, column] = not shut and self.gpus[row][column].ready
+        self._recount(row)
+
     def _recount(self, row: int) -> None:
         self.slots[row] = (WHOLE - self.held[row]) * self.is_ready[row]
         self.free[row] = int(((self.held[row] == 0) & self.exists[row]).sum())

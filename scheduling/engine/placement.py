@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from scheduling.engine.cards import CutCards
 from scheduling.engine.decisions import Policy, ReplicaPlacement
 from scheduling.engine.machines import UNKNOWN, Bools, Ints, Shape, TierNodes
 from scheduling.engine.mix import Mix
@@ -54,13 +55,17 @@ class Fleet:
             [node.schedulable for node in self.nodes], dtype=np.bool_
         )  # (nodes,)
         by_tier: dict[str, list[Gpu]] = {tier.id: [] for tier in snapshot.tiers}
+        cut: list[Gpu] = []
         for gpu in snapshot.gpus:
             if gpu.tier_id in by_tier and gpu.node_id in self.node_index:
                 by_tier[gpu.tier_id].append(gpu)
+                if gpu.card is not None:
+                    cut.append(gpu)
         self.tiers = {
             tier.id: TierNodes(tier.id, tier.memory_mib, by_tier[tier.id], self.node_index, self._code)
             for tier in snapshot.tiers
         }
+        self._cut_cards = CutCards(cut, self.tiers, self.node_index)
         self._pool_masks: dict[tuple[str, tuple[str, ...] | None], Bools] = {}
         self._selected: dict[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], Bools] = {}
         self._open: dict[tuple[object, ...], Bools] = {}
@@ -173,6 +178,7 @@ class Fleet:
 
     def _touch(self, node: int) -> None:
         self._changes += 1
+        self._cut_cards.follow(node)
         if "scores" in self.__dict__:
             self.scores.touch(node)
 

@@ -50,6 +50,8 @@ class Gpu:
     """`free` is False while anything claims, holds, leaves or may still hold any part of the GPU.
 
     `slots_free` counts what is left of a card that shares are on; `shared_by` is the one team whose they are.
+    `card` is set where one card is listed whole and in MIG instances too: as long as somebody holds it one way it
+    cannot be held the other, and `free` does not say that.
     """
 
     id: str
@@ -62,6 +64,8 @@ class Gpu:
     slots_free: int = 0  # of WHOLE; counts only while `free` is False
     shared_by: str | None = None
     units: int = UNITS_PER_GPU  # what holding all of it counts for: a MIG instance is less than a card
+    card: str | None = None
+    is_instance: bool = False  # counts only beside `card`
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,42 @@ def test_a_mig_instance_is_a_gpu_of_its_tier_with_fewer_units() -> None:
     assert "never_fits_node" in codes_of(decided, "part")
 
 
+def both_ways(tier: Tier = MIG) -> list[Gpu]:
+    """One card of n1 that is listed whole and in two instances."""
+    (whole,) = (replace(gpu, card="c") for gpu in some_gpus("n1", 1))
+    parts = [replace(gpu, units=3000, card="c", is_instance=True) for gpu in some_gpus("n1", 2, tier=tier)]
+    return [whole, *(replace(gpu, id=f"part-{gpu.id}") for gpu in parts)]
+
+
+def test_a_card_taken_whole_has_no_instances_left_in_the_same_pass() -> None:
+    wants = [a_request("a-whole"), a_request("b-part", tiers=("mig",))]
+    decided = decide(a_world([a_node("n1")], both_ways(), wants, tiers=(H100, MIG)))
+    assert started(decided) == ["a-whole"]
+    assert codes_of(decided, "b-part") == ["not_enough_free_gpus"]
+
+
+def test_a_card_of_which_an_instance_is_taken_is_not_to_be_had_whole() -> None:
+    wants = [a_request(name, tiers=("mig",)) for name in ("a", "b")] + [a_request("c-whole")]
+    assert started(decide(a_world([a_node("n1")], both_ways(), wants, tiers=(H100, MIG)))) == ["a", "b"]
+
+
+def test_a_card_is_open_both_ways_once_nobody_is_on_it() -> None:
+    whole, *parts = both_ways()
+    fleet = Fleet(
+        a_world([a_node("n1")], [whole, replace(parts[0], free=False), parts[1]], tiers=(H100, MIG))
+    )
+    shape = Shape.of(a_request("w"))
+    assert not fleet.fits_now(fleet.tiers["h100"], shape)
+    before = fleet.savepoint()
+    fleet.release([replace(holding("part-n1.0", WHOLE), tier_id="mig", units=3000)])
+    assert fleet.fits_now(fleet.tiers["h100"], shape)
+    assert fleet.place(fleet.tiers["h100"], shape) is not None
+    assert not fleet.fits_now(fleet.tiers["mig"], shape)
+    fleet.rollback(before)
+    assert fleet.fits_now(fleet.tiers["mig"], shape)
+    assert not fleet.fits_now(fleet.tiers["h100"], shape)
+
+
 def test_what_is_released_is_free_again_until_the_rollback() -> None:
     first, second = some_gpus("n1", 2)
     node = a_node("n1", cpu_free_m=10_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from uuid import UUID
 
 import pytest
 
@@ -10,6 +11,7 @@ from gpuyard.fleet.models import Gpu
 from scheduling.claims import claims_turn
 from scheduling.loader import snapshot_load
 from scheduling.models import Allocation, Replica, Workload
+from scheduling.passes import pass_once
 from tenants.models import Team
 from tests import factories as make
 from tests.scheduling.planned import claim, commit, on, start, stop
@@ -119,3 +121,20 @@ def test_a_storm_of_shares_never_exceeds_a_card() -> None:
         used = sum(row.units for row in held)
         assert used <= 7000
         assert used > 7000 - 7 * 500
+
+
+def test_a_pass_takes_a_card_whole_or_by_its_instances() -> None:
+    card = _card()
+    part = make.instance(card, make.tier(memory_mib=40_000))
+    agent = speaker(card.node)
+    first, second = _asks(make.team(), card), _asks(make.team(), part)
+    done = pass_once()
+    assert (len(done.started), done.refused) == (1, {})
+    assert (pass_once().started, pass_once().refused) == ([], {})
+    agent.sync(exited(Replica.objects.get()))
+    done = pass_once()
+    assert (done.started, done.refused) == ([({first.id, second.id} - {_ended()}).pop()], {})
+
+
+def _ended() -> UUID:
+    return Workload.objects.get(state="succeeded").pk
