@@ -7,14 +7,17 @@ the end the machines are again as they are now, and whatever has to wait for oth
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
+from scheduling.engine.choices import Choices
 from scheduling.engine.claims import CLAIMED, STOPPING, settled
 from scheduling.engine.decisions import STOP_CONSOLIDATE, STOP_PREEMPT, STOP_RETURN, Stop
 from scheduling.engine.elastic import INFERENCE
 from scheduling.engine.fairshare import GUARANTEE, LIMIT, LimitHit
+from scheduling.engine.ground import Ground
 from scheduling.engine.order import Ask, Lanes
 from scheduling.engine.placement import Bools, Placed, Shape, TierNodes
 from scheduling.engine.placings import Placing, units_of
@@ -31,6 +34,7 @@ _REASONS = {
     BAND: STOP_PREEMPT,
     CONSOLIDATE: STOP_CONSOLIDATE,
 }
+_KEPT_SEARCHES = 256  # by shape; the oldest go when there are more
 _COMPARED = 3  # for so many victims of one start the next best choice is worked out
 
 
@@ -69,7 +73,7 @@ class TakeBack:
     def take(self, asks: Sequence[Ask], rule: str, band: int = 0) -> list[Ask]:
         """Serve those who are owed it; the rest comes back."""
         left = self.victims.left()
-        pools = [[victim for victim in left if may(victim)] for may in self.victims.pools(rule, band)]
+        pools = _wider([[v for v in left if may(v)] for may in self.victims.pools(rule, band)])
         if not asks or not (pools[-1] or (rule != SLACK and self._leaving())):
             return list(asks)
         return self.run(Phase(self._pass, self.victims, pools, rule, band), asks)
@@ -128,11 +132,12 @@ class Phase:
         self._rule, self._band = rule, band
         self.decided: list[Decided] = []
         self.moved: list[Ask] = []  # whose reservations were in the way: to be reserved anew
+        self._grounds: dict[tuple[int, str], tuple[Ground, dict[str, Choices]]] = {}
         self._searches: dict[tuple[int, str, Shape], Search] = {}
         self._hopeless: set[tuple[str, int]] = set()
         self._barred: set[tuple[str, str, int, str, bool]] = set()
         self._ahead: set[str] = set()  # reservations that are not touched
-        self._domains: dict[tuple[str, Shape], list[Bools]] = {}
+        self._domains: dict[tuple[str, int | None], list[Bools]] = {}
 
     def serve(self, asks: Sequence[Ask], leaving: Sequence[Live]) -> list[Ask]:
         current = self._pass
@@ -273,9 +278,17 @@ class Phase:
     def _search(self, level: int, tier: TierNodes, shape: Shape) -> Search:
         key = (level, tier.tier_id, shape if shape.required_level else replace(shape, replicas=1))
         if key not in self._searches:
-            pool = [victim for victim in self._pools[level] if not self._victims.is_gone(victim)]
-            self._searches[key] = Search(self._pass.fleet, tier, shape, pool)
+            if len(self._searches) >= _KEPT_SEARCHES:
+                del self._searches[next(iter(self._searches))]
+            self._searches[key] = Search(*self._ground(level, tier), shape)
         return self._searches[key]
+
+    def _ground(self, level: int, tier: TierNodes) -> tuple[Ground, dict[str, Choices]]:
+        key = (level, tier.tier_id)
+        if key not in self._grounds:
+            pool = [victim for victim in self._pools[level] if not self._victims.is_gone(victim)]
+            self._grounds[key] = (Ground(self._pass.fleet, tier, pool), {})
+        return self._grounds[key]
 
     def _unreserved(self, ask: Ask, tier_id: str) -> Bools:
         """(tier nodes,) where nothing is reserved for those ahead in the line."""
@@ -377,10 +390,10 @@ class Phase:
 
     def _domains_of(self, tier: TierNodes, shape: Shape) -> list[Bools]:
         """(tier nodes,) for each domain that could hold all of it, in order of name; all nodes if none need be one."""
-        key = (tier.tier_id, shape)
+        topology = self._pass.fleet.topology
+        within = topology.wish(tier, shape).within
+        key = (tier.tier_id, within)
         if key not in self._domains:
-            topology = self._pass.fleet.topology
-            within = topology.wish(tier, shape).within
             if within is None:
                 self._domains[key] = [np.ones(tier.nodes.size, dtype=np.bool_)]
             elif within == NO_SUCH_LEVEL:
@@ -443,9 +456,9 @@ class Phase:
         names = [row.node_id for victim in victims for row in victim.live]
         names += [replica.node_id for replica in placed.replicas]
         nodes = [fleet.node_index[name] for name in dict.fromkeys(names) if name in fleet.node_index]
-        for (_, tier_id, _), search in self._searches.items():
+        for (_, tier_id), (ground, _) in self._grounds.items():
             row_of = fleet.tiers[tier_id].row_of
-            search.forget([row_of[node] for node in nodes if node in row_of], victims)
+            ground.forget([row_of[node] for node in nodes if node in row_of], victims)
 
     def _clear_the_way(self, placed: Placed) -> None:
         """Reservations of those behind in the line, on nodes that are taken now, are to be made anew."""
@@ -455,6 +468,11 @@ class Phase:
             if workload_id not in self._ahead and not taken.isdisjoint(held.nodes.tolist()):
                 current.cancel_reservation(held.ask)
                 self.moved.append(held.ask)
+
+
+def _wider(pools: list[list[Victim]]) -> list[list[Victim]]:
+    """Each holds the one before: one that is no wider would only answer the same again."""
+    return [pool for pool, after in zip_longest(pools, pools[1:]) if after is None or len(after) > len(pool)]
 
 
 def _sorted(victims: Iterable[Victim]) -> list[Victim]:
