@@ -16,7 +16,7 @@ ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 \
 USER gpuyard
 WORKDIR /home/gpuyard
 # Collecting needs settings but no servers.
-RUN GPUYARD_SECRET_KEY=build DATABASE_URL=postgresql://build@localhost/build REDIS_URL=redis://localhost \
-    GPUYARD_ALLOWED_HOSTS=localhost python -m django collectstatic --noinput --verbosity 0
+RUN GPUYARD_SECRET_KEY=build GPUYARD_AUDIT_KEY=AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA \
+    DATABASE_URL=postgresql://build@localhost/build REDIS_URL=redis://localhost GPUYARD_ALLOWED_HOSTS=localhost python -m django collectstatic --noinput --verbosity 0
 EXPOSE 8000
 CMD ["gunicorn", "gpuyard.wsgi:application", "--bind", "0.0.0.0:8000", "--worker-class", "gthread", "--workers", "2", "--threads", "8"]

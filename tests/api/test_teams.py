@@ -4,7 +4,7 @@ from uuid import uuid4
 import pytest
 
 from gpuyard.api.authentication import token_digest
-from gpuyard.audit.services import seal_all
+from gpuyard.audit.sealing import seal_all
 from gpuyard.core import clock
 from gpuyard.core.models import User
 from tenants.models import ApiToken, Team

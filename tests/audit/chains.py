@@ -10,8 +10,9 @@ from django.db import transaction
 
 from gpuyard.audit.chain import SealedRow, seal_hash
 from gpuyard.audit.models import Event
+from gpuyard.audit.sealing import seal
 from gpuyard.audit.selectors import rows_sealed
-from gpuyard.audit.services import Subject, event_record, seal
+from gpuyard.audit.services import Subject, event_record
 from tests.conftest import Connection
 
 COMPANY = uuid.UUID("01900000-0000-7000-8000-000000000001")

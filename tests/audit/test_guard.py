@@ -6,8 +6,9 @@ from django.db import connection, transaction
 from django.db.utils import DatabaseError, IntegrityError, ProgrammingError
 
 from gpuyard.audit.models import Event, Verification
+from gpuyard.audit.sealing import seal
 from gpuyard.audit.selectors import guards_missing
-from gpuyard.audit.services import chain_verify, seal
+from gpuyard.audit.verification import chain_verify
 from tests.audit.chains import COMPANY, record, sealed_chain
 from tests.conftest import Connection
 

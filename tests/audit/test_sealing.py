@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection, transaction
 
-from gpuyard.audit import selectors, services
+from gpuyard.audit import sealing, selectors
 from gpuyard.audit.chain import GENESIS, seal_hash
 from gpuyard.audit.models import Event
-from gpuyard.audit.services import chain_verify, seal, seal_all
+from gpuyard.audit.sealing import seal, seal_all
 from gpuyard.audit.tasks import audit_seal
+from gpuyard.audit.verification import chain_verify
 from tests.audit.chains import COMPANY, record, sealed_chain
 from tests.conftest import Connection
 
@@ -28,7 +29,7 @@ def test_events_are_chained_in_their_order() -> None:
 
 @pytest.mark.django_db
 def test_sealing_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "_BATCH", 2)
+    monkeypatch.setattr(sealing, "_BATCH", 2)
     sealed_chain(3)
     record()
     assert (seal(COMPANY), seal(COMPANY)) == (1, 0)

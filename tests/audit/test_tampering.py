@@ -10,7 +10,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from gpuyard.audit.chain import SealedRow
-from gpuyard.audit.services import chain_verify
+from gpuyard.audit.verification import chain_verify
 from tests.audit.chains import COMPANY, put_in, record, sealed_chain, shift, unguarded
 from tests.conftest import Connection
 

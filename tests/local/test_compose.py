@@ -20,6 +20,7 @@ SERVICES: dict[str, Any] = COMPOSE["services"]
 APP_SERVICES = ["migrate", "web", "worker-pass", "worker", "beat"]
 SECRETS = {
     "GPUYARD_SECRET_KEY": "secret-key",
+    "GPUYARD_AUDIT_KEY": "A" * 43,
     "GPUYARD_APP_PASSWORD": "app-password",
     "GPUYARD_OWNER_PASSWORD": "owner-password",
     "POSTGRES_PASSWORD": "superuser-password",
@@ -91,7 +92,9 @@ def test_production_settings_pass_djangos_deployment_check(tmp_path: Path) -> No
     assert answer.returncode == 0, answer.stderr
 
 
-@pytest.mark.parametrize("name", ["GPUYARD_SECRET_KEY", "DATABASE_URL", "REDIS_URL", "GPUYARD_ALLOWED_HOSTS"])
+@pytest.mark.parametrize(
+    "name", ["GPUYARD_SECRET_KEY", "GPUYARD_AUDIT_KEY", "DATABASE_URL", "REDIS_URL", "GPUYARD_ALLOWED_HOSTS"]
+)
 def test_production_names_the_missing_variable(name: str, tmp_path: Path) -> None:
     env = {k: v for k, v in _environment("web", tmp_path).items() if k != name}
     answer = subprocess.run(

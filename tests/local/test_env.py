@@ -1,5 +1,7 @@
 """Settings stop the start with the variable's name."""
 
+from pathlib import Path
+
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
@@ -67,3 +69,19 @@ def test_a_redis_url_is_the_server_alone(url: str) -> None:
 def test_a_bad_redis_url_is_named(url: str, reason: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=f"REDIS_URL must .*{reason.removeprefix('must ')}"):
         env.redis("REDIS_URL", url)
+
+
+def test_a_signing_key_comes_from_a_variable_or_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key = "A" * 43
+    monkeypatch.setenv("GPUYARD_AUDIT_KEY", key)
+    assert env.signing_key("GPUYARD_AUDIT_KEY") == key
+    monkeypatch.setenv("GPUYARD_AUDIT_KEY_FILE", str(tmp_path / "key"))
+    with pytest.raises(ImproperlyConfigured, match="cannot be read"):
+        env.signing_key("GPUYARD_AUDIT_KEY")
+    (tmp_path / "key").write_text("short\n")
+    with pytest.raises(ImproperlyConfigured, match="must be 32 random bytes"):
+        env.signing_key("GPUYARD_AUDIT_KEY")
+    (tmp_path / "key").write_text(f"{key}\n")
+    assert env.signing_key("GPUYARD_AUDIT_KEY") == key

@@ -9,7 +9,7 @@ from itertools import pairwise
 from gpuyard.audit.chain import GENESIS, SealedRow, seal_hash
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Link:
     """A sealed event without its content: what is needed to see how the chain was broken."""
 
@@ -22,13 +22,21 @@ class Link:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing wrong with a chain. `kind`: altered | deleted | inserted | reordered."""
+    """One thing wrong with a chain. `kind`: altered | deleted | inserted | reordered; checkpoint: a bad signature."""
 
     kind: str
     sequence: int
     last_sequence: int
     event_id: str | None
     message: str
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """What a chain once was: at this sequence stood this hash. Kept elsewhere, it also proves a cut tail."""
+
+    sequence: int
+    hash: str
 
 
 def link(row: SealedRow) -> Link:

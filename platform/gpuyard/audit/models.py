@@ -1,4 +1,4 @@
-"""The append-only event log and what was found when it was verified."""
+"""The append-only event log, what was found when it was verified, and the signed witnesses of its length."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class Event(models.Model):
     subject_type = models.CharField(max_length=40)
     subject_id = models.UUIDField(null=True)
     subject_label = models.CharField(max_length=200, default="")
+    team_id = models.UUIDField(null=True)  # whose work or rights it was about
     old = models.JSONField(null=True)
     new = models.JSONField(null=True)
     reason = models.CharField(max_length=2000, default="")
@@ -48,6 +49,9 @@ class Event(models.Model):
         indexes = [
             models.Index(fields=["subject_type", "subject_id", "created_at"], name="audit_event_subject"),
             models.Index(fields=["company_id", "created_at"], name="audit_event_company"),
+            models.Index(
+                fields=["team_id", "created_at"], condition=Q(team_id__isnull=False), name="audit_event_team"
+            ),
             models.Index(
                 fields=["company_id"], condition=Q(sequence__isnull=True), name="audit_event_unsealed"
             ),
@@ -87,3 +91,61 @@ class Verification(models.Model):
 
     def __str__(self) -> str:
         return f"verified up to {self.sequence}"
+
+
+class Checkpoint(models.Model):
+    """At this moment the chain ended with this hash: signed, so that a copy kept elsewhere proves it."""
+
+    id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
+    company_id = models.UUIDField(null=True)
+    created_at = models.DateTimeField()
+    sequence = models.BigIntegerField()
+    hash = models.CharField(max_length=64)
+    key_id = models.CharField(max_length=16)
+    signature = models.CharField(max_length=88)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["company_id", "sequence"], nulls_distinct=False, name="audit_checkpoint_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"checkpoint at {self.sequence}"
+
+
+class Denial(models.Model):
+    """Refused attempts of one actor on one kind of address within one minute, until they become one event.
+
+    A scanner so writes a row a minute, however fast it is. The only table of the log that shrinks: a row is
+    deleted in the transaction that stores its event.
+    """
+
+    id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
+    company_id = models.UUIDField(null=True)
+    actor_id = models.UUIDField(null=True)
+    actor_label = models.CharField(max_length=200)
+    action = models.CharField(max_length=80)
+    source = models.CharField(max_length=16, choices=Source.choices)
+    method = models.CharField(max_length=10)
+    route = models.CharField(max_length=200)
+    status = models.PositiveSmallIntegerField()
+    minute = models.DateTimeField()
+    count = models.PositiveIntegerField(default=1)
+    # of the last of them
+    path = models.CharField(max_length=200)
+    address = models.CharField(max_length=45, default="")
+    code = models.CharField(max_length=80, default="")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["company_id", "actor_id", "action", "source", "method", "route", "status", "minute"],
+                nulls_distinct=False,
+                name="audit_denial_once",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.count} × {self.method} {self.route}: {self.status}"

@@ -17,7 +17,7 @@ from django.db.models import Min, QuerySet, TextField
 from django.db.models.functions import Cast
 
 from gpuyard.audit.chain import GENESIS, SealedRow
-from gpuyard.audit.models import Event, Verification
+from gpuyard.audit.models import Checkpoint, Event, Verification
 from gpuyard.core import clock
 
 
@@ -71,6 +71,7 @@ def companies_all() -> list[UUID | None]:
     """Every chain that has, or once had, an event."""
     chains = set(Event.objects.values_list("company_id", flat=True).distinct())
     chains |= set(Verification.objects.values_list("company_id", flat=True).distinct())
+    chains |= set(Checkpoint.objects.values_list("company_id", flat=True).distinct())
     return sorted(chains, key=str)
 
 
@@ -111,20 +112,23 @@ def _values(events: QuerySet[Event]) -> QuerySet[Event, tuple[Any, ...]]:
     return events.annotate(**as_text).values_list(*names)
 
 
-def is_sealed_as(company_id: UUID | None, sequence: int, sealed_hash: str) -> bool:
-    """Whether this hash stands at this place."""
-    return Event.objects.filter(company_id=company_id, sequence=sequence, hash=sealed_hash).exists()
-
-
 def anchors_stored(company_id: UUID | None) -> list[tuple[int, str]]:
-    """Where the last verification without findings ended."""
-    clean = Verification.objects.filter(company_id=company_id, findings=[])
-    return list(clean.order_by("-created_at").values_list("sequence", "hash")[:1])
+    """Where the last verification without findings ended, and where the checkpoints were made."""
+    clean = Verification.objects.filter(company_id=company_id, findings=[]).order_by("-created_at")
+    last = list(clean.values_list("sequence", "hash")[:1])
+    return [*last, *checkpoints_stored(company_id).values_list("sequence", "hash")]
+
+
+def checkpoints_stored(company_id: UUID | None) -> QuerySet[Checkpoint]:
+    """A chain's checkpoints, oldest first."""
+    return Checkpoint.objects.filter(company_id=company_id).order_by("sequence")
 
 
 def guards_missing() -> list[str]:
     """The triggers of the log that are gone or switched off."""
     wanted = {
+        "audit_checkpoint_keep",
+        "audit_checkpoint_keep_all",
         "audit_event_guard",
         "audit_event_keep",
         "audit_event_keep_all",

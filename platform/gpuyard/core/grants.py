@@ -20,6 +20,7 @@ READ_ONLY = ("SELECT",)
 EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "audit_event": ("SELECT", "INSERT", "UPDATE (sequence, prev, hash)"),
     "audit_verification": ("SELECT", "INSERT"),
+    "audit_checkpoint": ("SELECT", "INSERT"),
     "core_clockoffset": READ_ONLY,
     "django_migrations": READ_ONLY,
     "scheduling_allocation": ("SELECT", "INSERT", "UPDATE"),

@@ -132,6 +132,17 @@ def secret_key() -> str:
         return secrets.token_urlsafe(32)
 
 
+def audit_key() -> str:
+    """The seed of the key that signs the log's checkpoints, for local use; production sets GPUYARD_AUDIT_KEY."""
+    if os.environ.get("GPUYARD_AUDIT_KEY") or os.environ.get("GPUYARD_AUDIT_KEY_FILE"):
+        return ""  # the settings read it
+    try:
+        return secret(prepare(state_dir()), "audit_key")
+    except (OSError, LocalServicesError) as problem:
+        sys.stderr.write(f"No lasting key for the log's checkpoints ({problem}).\n")
+        return secrets.token_urlsafe(32)
+
+
 def running_file(folder: Path) -> Path:
     return folder / "running.json"
 

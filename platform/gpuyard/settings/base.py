@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from gpuyard.local.state import running_environment, secret_key
+from gpuyard.local.state import audit_key, running_environment, secret_key
 from gpuyard.settings import env
 
 PACKAGE_DIR = Path(__file__).resolve().parents[1]
@@ -22,6 +22,7 @@ def _setting(name: str, default: str) -> str:
 # --- What runs ---------------------------------------------------------------------------------------
 DEBUG = env.flag("GPUYARD_DEBUG", False)
 SECRET_KEY = secret_key()
+AUDIT_SIGNING_KEY = env.signing_key("GPUYARD_AUDIT_KEY", audit_key())  # of the log's checkpoints
 # Not "*": a web page elsewhere could let its own name point here and then speak as if it were ours.
 ALLOWED_HOSTS = env.words("GPUYARD_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]")
 CSRF_TRUSTED_ORIGINS = env.words("GPUYARD_TRUSTED_ORIGINS")
@@ -233,6 +234,7 @@ CELERY_TASK_DEFAULT_QUEUE = "default"
 CELERY_TASK_ROUTES = {
     "scheduling.tasks.pass_run": {"queue": "pass"},
     "billing.tasks.books_verify": {"queue": "long"},
+    "gpuyard.audit.tasks.audit_verify": {"queue": "long"},
 }
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_RESULT_EXPIRES = None  # or beat schedules a clean-up of results that there are none of
@@ -266,6 +268,8 @@ CELERY_BEAT_SCHEDULE = {
     "pass": _every("scheduling.tasks.pass_run", 2),
     "nodes-check": _every("scheduling.tasks.nodes_check", 10),
     "audit-seal": _every("gpuyard.audit.tasks.audit_seal", 5),
+    "audit-checkpoint": _every("gpuyard.audit.tasks.audit_checkpoint", 3600),
+    "audit-verify": _every("gpuyard.audit.tasks.audit_verify", 6 * 3600),
     "meter": _every("billing.tasks.meter", 30),
     "books-verify": _every("billing.tasks.books_verify", 3600),
     "keys-purge": _every("gpuyard.core.tasks.idempotency_purge_old", 3600),

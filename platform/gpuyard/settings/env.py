@@ -1,6 +1,8 @@
 """Typed readings of the environment. A bad or missing value stops the start with the variable's name."""
 
+import base64
 import os
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +20,31 @@ def text(name: str, default: str | None = None) -> str:
     if default is None:
         raise ImproperlyConfigured(f"{name} is not set. Set it in the environment and start again.")
     return default
+
+
+def secret(name: str, default: str | None = None) -> str:
+    """A text, or the content of the file that the variable with `_FILE` behind its name names."""
+    if path := os.environ.get(f"{name}_FILE", ""):
+        try:
+            return Path(path).read_text(encoding="utf-8").strip()
+        except OSError as exc:
+            raise ImproperlyConfigured(f"{name}_FILE={path} cannot be read: {exc.strerror}.") from None
+    return text(name, default)
+
+
+def signing_key(name: str, default: str | None = None) -> str:
+    """32 random bytes in base64url, as `secret`."""
+    seed = secret(name, default)
+    try:
+        count = len(base64.b64decode(seed + "=" * (-len(seed) % 4), altchars=b"-_", validate=True))
+    except ValueError:
+        count = 0
+    if count != 32:
+        raise ImproperlyConfigured(
+            f"{name} must be 32 random bytes in base64url. Make one with: "
+            "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+    return seed
 
 
 def integer(name: str, default: int, *, at_least: int = 0) -> int:

@@ -5,6 +5,7 @@ from gpuyard.settings.base import *  # noqa: F403
 from gpuyard.settings.base import REPO_DIR
 
 SECRET_KEY = env.text("GPUYARD_SECRET_KEY")
+AUDIT_SIGNING_KEY = env.signing_key("GPUYARD_AUDIT_KEY")
 DATABASE_URL = env.text("DATABASE_URL")
 REDIS_URL = env.redis("REDIS_URL", env.text("REDIS_URL"))
 ALLOWED_HOSTS = env.words("GPUYARD_ALLOWED_HOSTS") or [env.text("GPUYARD_ALLOWED_HOSTS")]

@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("GPUYARD_SECRET_KEY", "tests-only-not-a-secret-0123456789abcdef")
+os.environ.setdefault("GPUYARD_AUDIT_KEY", "dGVzdHMtb25seS1ub3QtYS1zZWNyZXQtMDEyMzQ1Njc")
 
 from gpuyard.settings.base import *  # noqa: F403
 
