@@ -23,7 +23,6 @@ from gpuyard.core.bulk import rows_insert
 from scheduling import claims
 from scheduling.engine.decisions import (
     STOP_CONSOLIDATE,
-    STOP_HEADROOM,
     STOP_PREEMPT,
     STOP_RETURN,
     Claim,
@@ -75,7 +74,6 @@ def reason_text(reason: str) -> str:
         STOP_RETURN: _("Taken back: its GPUs are guaranteed to others. It waits again, and keeps its place."),
         STOP_PREEMPT: _("Taken back for work that goes first. It waits again, and keeps its place."),
         STOP_CONSOLIDATE: _("Moved to other GPUs, so that larger work fits."),
-        STOP_HEADROOM: _("Taken back to keep room for inference. It waits again, and keeps its place."),
     }.get(reason, _("Taken back. It waits again, and keeps its place."))
 
 

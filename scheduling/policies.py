@@ -17,6 +17,7 @@ from gpuyard.audit.services import event_record
 from gpuyard.core.errors import Conflict, Forbidden, Invalid, NotFound
 from gpuyard.core.models import User
 from gpuyard.core.text import text_check
+from gpuyard.fleet.models import Tier
 from scheduling.engine.decisions import Policy
 from scheduling.policy_document import INSTALLED, as_json, document_check, policy_from
 from scheduling.policy_models import SchedulingPolicyVersion
@@ -120,7 +121,23 @@ def policy_draft(changes: Any, base: PolicyState) -> dict[str, Any]:
             field="changes",
             remedy=_("Send an object with the fields that change."),
         )
-    return document_check({**base.document, **changes}, field="changes")
+    draft = document_check({**base.document, **changes}, field="changes")
+    _tiers_check(draft)
+    return draft
+
+
+def _tiers_check(document: Mapping[str, Any]) -> None:
+    """Of tiers that there are: a name with a slip in it would be a rule that does nothing."""
+    field = "inference_headroom_tiers"
+    named = {name for name, _amount in document[field]}
+    unknown = named - set(Tier.objects.filter(name__in=named).values_list("name", flat=True))
+    if unknown:
+        raise Invalid(
+            "tier_unknown",
+            _("There is no tier %(name)s.") % {"name": min(unknown)[:80]},
+            field=f"changes.{field}",
+            remedy=_("Name tiers as the fleet page does."),
+        )
 
 
 @transaction.atomic

@@ -10,14 +10,17 @@ import json
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 from pydantic import BeforeValidator, ConfigDict, Field, create_model
+from pydantic_core import PydanticCustomError
 
 from gpuyard.core.policy import PolicyDocument, document_dump, document_parse
 from scheduling.engine.decisions import Policy, policy_of, policy_values
+from scheduling.engine.snapshot import plain
 
 Text = str | Promise
 _YEAR = 366 * 86_400
@@ -275,6 +278,13 @@ WORDS: dict[str, Words] = {
         0,
         1000,
     ),
+    "inference_headroom_tiers": Words(
+        _KINDS,
+        _("Head-room for services by tier, thousandths"),
+        _("Instead of the number above, for the tiers named: “h100-80g 250, l4-24g 0”."),
+        0,
+        1000,
+    ),
     "grow_running": Words(
         _KINDS,
         _("Grow what runs"),
@@ -299,7 +309,7 @@ WORDS: dict[str, Words] = {
 
 @dataclass(frozen=True)
 class PolicyField:
-    """One rule: `kind` is flag, whole, number, choice or list; `default` is that of a new installation."""
+    """One rule: `kind` is flag, whole, number, choice or numbers (by name); `default` is that of a new installation."""
 
     name: str
     kind: str
@@ -325,7 +335,7 @@ def _type_of(name: str) -> tuple[Any, bool]:
 def _kind(base: Any, words: Words) -> str:
     if words.choices:
         return "choice"
-    return {bool: "flag", int: "whole", float: "number"}.get(base, "list")
+    return {bool: "flag", int: "whole", float: "number"}.get(base, "numbers")
 
 
 def _field(name: str) -> PolicyField:
@@ -343,14 +353,26 @@ def _model_field(name: str, default: Any) -> tuple[Any, Any]:
         checked = Literal[words.choices]
     elif kind in ("whole", "number"):
         checked = Annotated[base, Field(ge=words.least, le=words.most)]
-    elif kind == "list":
-        checked = Annotated[base, BeforeValidator(_tuples)]
+    elif kind == "numbers":
+        checked = Annotated[base, BeforeValidator(partial(_numbers, words=words))]
     return (checked | None if may_be_empty else checked), default
 
 
-def _tuples(value: Any) -> Any:
-    # JSON has lists where the engine has tuples, and strict checks take no list for one
-    return tuple(_tuples(part) for part in value) if isinstance(value, list | tuple) else value
+def _numbers(value: Any, *, words: Words) -> tuple[tuple[str, int], ...]:
+    """Names with whole numbers. JSON has lists where the engine has tuples, and strict checks take no list for one."""
+    rows = plain(value)
+    if isinstance(rows, tuple) and all(_is_pair(row) for row in rows):
+        is_within = all(words.least <= amount <= words.most for _name, amount in rows)
+        if is_within and len({name for name, _amount in rows}) == len(rows):
+            return rows
+    text = _(
+        "Write names with whole numbers from %(least)s to %(most)s, each name once: “h100-80g 250, l4-24g 0”."
+    )
+    raise PydanticCustomError("numbers_invalid", str(text) % {"least": words.least, "most": words.most})
+
+
+def _is_pair(row: Any) -> bool:
+    return isinstance(row, tuple) and len(row) == 2 and isinstance(row[0], str) and type(row[1]) is int
 
 
 class _Strict(PolicyDocument):

@@ -55,7 +55,7 @@ class PolicyRuleOut(Output):
     """What a field of the document means, and what it may be."""
 
     name = serializers.CharField()
-    kind = serializers.ChoiceField(["flag", "whole", "number", "choice", "list"])
+    kind = serializers.ChoiceField(["flag", "whole", "number", "choice", "numbers"])
     may_be_null = serializers.BooleanField(source="may_be_empty")
     default = Anything()
     text = serializers.CharField(source="words.help")

@@ -13,7 +13,7 @@ from scheduling.engine import decisions as codes
 from scheduling.engine.backfill import Held
 from scheduling.engine.causes import CAUSES, CORDON, CPU, FREE, MEMORY, POOL, READY, SELECTION, TOPOLOGY, Room
 from scheduling.engine.decisions import Blocker
-from scheduling.engine.fairshare import GUARANTEE, LENDING, LimitHit, QuotaTree
+from scheduling.engine.fairshare import GUARANTEE, HEADROOM, LENDING, LimitHit, QuotaTree
 from scheduling.engine.placement import Fleet, Ints, Shape, TierNodes, replicas_that_fit
 from scheduling.engine.snapshot import ISLAND, UNITS_PER_GPU, WHOLE, Live, Request
 
@@ -51,6 +51,8 @@ def _quota_code(hit: LimitHit) -> str:
         return codes.NOT_PREEMPTIBLE
     if hit.rule == LENDING:
         return codes.LEND_LIMIT
+    if hit.rule == HEADROOM:
+        return codes.HEADROOM
     return codes.QUOTA_LIMIT_TOTAL if hit.tier_id is None else codes.QUOTA_LIMIT
 
 

@@ -22,6 +22,7 @@ POOL_NOT_ALLOWED = "pool_not_allowed"
 BUDGET = "budget"
 NOT_PREEMPTIBLE = "not_preemptible"
 LEND_LIMIT = "lend_limit"
+HEADROOM = "headroom"
 RESERVATION = "reservation"
 NOT_BEFORE = "not_before"
 DEPENDENCY = "dependency"
@@ -41,6 +42,7 @@ BLOCKER_CODES = (
     QUOTA_LIMIT_TOTAL,
     NOT_PREEMPTIBLE,
     LEND_LIMIT,
+    HEADROOM,
     NEVER_FITS_NODE,
     POOL_NOT_ALLOWED,
     NODE_SELECTION,
@@ -111,7 +113,9 @@ class Policy:
     # borrow they always do; where they may, what was borrowed goes back like all else.
     inference_may_borrow: bool = True
     development_may_borrow: bool = True
-    inference_headroom: int = 0  # thousandths of each tier that borrowed work of other kinds leaves free
+    # Thousandths of a tier that borrowed work of other kinds leaves free: by name of the tier, and of all others.
+    inference_headroom: int = 0
+    inference_headroom_tiers: tuple[tuple[str, int], ...] = ()
     grow_running: bool = True  # elastic work and services grow into what nobody waits for
     # Moving work together so that a larger one fits: at most so many at once (0: never), if what that unlocks,
     # GPUs × expected run, at most so long, is more than what moving loses.
@@ -172,15 +176,14 @@ class Claim:
 STOP_RETURN = "return"  # for a guarantee
 STOP_PREEMPT = "preempt"  # for work of a higher band, or a service's floor
 STOP_CONSOLIDATE = "consolidate"  # moved so that a larger one fits
-STOP_HEADROOM = "headroom"  # room kept free for inference
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Take a workload back (it waits again), or only some replicas of an elastic one (it goes on).
 
-    `why`: `rule` ("return", "floor", "band", "slack": replicas above the least for work that waits, "consolidate",
-    "headroom"), `gained_by_team`, `gained_by_workload`, `lost_gpu_s` (since the last checkpoint, or the start),
+    `why`: `rule` ("return", "floor", "band", "slack": replicas above the least for work that waits,
+    "consolidate"), `gained_by_team`, `gained_by_workload`, `lost_gpu_s` (since the last checkpoint, or the start),
     `restart_gpu_s`, `checkpoint_age_s` or None, `evicted_units` and `requested_units` of the whole decision,
     `candidates`, and `why_this`: {`next_best_lost_gpu_s`: what the cheapest way without this one would lose, or None}.
     """

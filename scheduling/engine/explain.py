@@ -143,6 +143,12 @@ def _lend_limit(data: _Data, names: Names) -> str:
     )
 
 
+def _headroom(data: _Data, names: Names) -> str:
+    most, used, asked = gpus(data["limit"]), gpus(data["used"]), gpus(data["asked"])
+    kept = f"at most {most} {_tier(data, names)} are for borrowed work other than services, the rest is kept free"
+    return f"{kept}; {used} are in use and it asks for {asked}"
+
+
 def _reservation(data: _Data, names: Names) -> str:
     first, more = data["holders"][0], len(data["holders"]) - 1
     named = first.get("name") and first["team_id"]
@@ -356,6 +362,7 @@ _SENTENCES: dict[str, Callable[[_Data, Names], str]] = {
     codes.MEMORY: _short_of(gib, "memory"),
     codes.NOT_PREEMPTIBLE: _not_preemptible,
     codes.LEND_LIMIT: _lend_limit,
+    codes.HEADROOM: _headroom,
     codes.RESERVATION: _reservation,
     codes.NODE_SELECTION: _node_selection,
     codes.TOPOLOGY: _topology,

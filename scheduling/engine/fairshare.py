@@ -7,7 +7,7 @@ from scheduling.engine.decisions import Policy
 from scheduling.engine.elastic import INFERENCE, surplus
 from scheduling.engine.snapshot import BandGrant, Live, Snapshot
 
-LIMIT, GUARANTEE, LENDING = "limit", "guarantee", "lending"
+LIMIT, GUARANTEE, LENDING, HEADROOM = "limit", "guarantee", "lending", "headroom"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,7 @@ class LimitHit:
     LIMIT: the limit of this ancestor; `tier_id` None is its limit over all tiers. GUARANTEE: this ancestor's
     guarantee, which work that may not be taken back has to stay inside. LENDING: what others lend of the tier;
     `limit` is then all that may be in use or kept back by its owners, `used` what is, and there is no team.
+    HEADROOM: the same of all work but inference, without what is kept free for that.
     """
 
     team_id: str
@@ -60,6 +61,11 @@ class QuotaTree:
         self._weights = {(q.team_id, q.tier_id): q.weight for q in snapshot.quotas}
         self._keeping = {tier_id for (_, tier_id), units in self._kept_back.items() if units}
         self.capacity = _capacity(snapshot)
+        own, usual = dict(self._policy.inference_headroom_tiers), self._policy.inference_headroom
+        self._headroom = {
+            tier.id: self.capacity.get(tier.id, 0) * own.get(tier.name, usual) // 1000
+            for tier in snapshot.tiers
+        }
         self._shares = self._own_shares()
         self._guarantors: dict[tuple[str, str], str] = {}
         self._subtree_use: dict[tuple[str, str | None], int] = defaultdict(int)
@@ -177,16 +183,16 @@ class QuotaTree:
         room = self.headroom_left(tier_id, kind)
         if room is None or units <= room or self.within_guarantee(team_id, tier_id, units, ahead=ahead):
             return ()
-        most = self.capacity.get(tier_id, 0) - self.headroom(tier_id)
-        return (LimitHit("", tier_id, self._other_use[tier_id], most, units, LENDING),)
+        used = self._other_use[tier_id]
+        return (LimitHit("", tier_id, used, used + room, units, HEADROOM),)
 
     def headroom(self, tier_id: str) -> int:
         """Units of the tier that are kept free for inference, rounded down."""
-        return self.capacity.get(tier_id, 0) * self._policy.inference_headroom // 1000
+        return self._headroom.get(tier_id, 0)
 
     def headroom_left(self, tier_id: str, kind: str) -> int | None:
         """What borrowed work of the kind may still take beside it; None: as much as there is."""
-        if kind in ("", INFERENCE) or not self._policy.inference_headroom:
+        if kind in ("", INFERENCE) or not self.headroom(tier_id):
             return None
         return self.capacity.get(tier_id, 0) - self.headroom(tier_id) - self._other_use[tier_id]
 
@@ -327,6 +333,8 @@ class QuotaTree:
     def counts_against(self, live: Live, hit: LimitHit) -> bool:
         if hit.rule == GUARANTEE:
             return live.tier_id == hit.tier_id and self.guarantor(live.team_id, live.tier_id) == hit.team_id
+        if hit.rule == HEADROOM:
+            return live.tier_id == hit.tier_id and live.kind != INFERENCE
         return hit.tier_id in (None, live.tier_id) and hit.team_id in self.path(live.team_id)
 
     def oversold(self) -> tuple[tuple[str, int, int], ...]:

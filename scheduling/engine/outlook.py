@@ -11,13 +11,13 @@ from scheduling.engine.backfill import Held, Timeline
 from scheduling.engine.blockers import clip
 from scheduling.engine.decisions import BASIS_CLASS_DEFAULTS, BASIS_TIME_LIMITS, Blocker
 from scheduling.engine.endings import Ending
-from scheduling.engine.fairshare import GUARANTEE, LENDING, LimitHit, QuotaTree
+from scheduling.engine.fairshare import GUARANTEE, HEADROOM, LENDING, LimitHit, QuotaTree
 from scheduling.engine.order import Ask
 from scheduling.engine.placement import Fleet, Ints, Shape
 from scheduling.engine.snapshot import WHOLE, Live, Request, Tier
 from scheduling.engine.topology import relaxes_us
 
-_QUOTA_CODES = {codes.QUOTA_LIMIT, codes.QUOTA_LIMIT_TOTAL, codes.NOT_PREEMPTIBLE}
+_QUOTA_CODES = {codes.QUOTA_LIMIT, codes.QUOTA_LIMIT_TOTAL, codes.NOT_PREEMPTIBLE, codes.HEADROOM}
 _MACHINE_USE = {
     codes.NOT_ENOUGH_FREE_GPUS,
     codes.SHARE,
@@ -158,7 +158,7 @@ class Changes:
             hits = self._shares.hits(
                 ask.request.team_id, tier_id, ask.units_on(tier_id), bound=ask.bound, kind=ask.kind
             )
-            if not hits or any(hit.rule == LENDING for hit in hits):
+            if not hits or any(hit.rule in (LENDING, HEADROOM) for hit in hits):
                 continue
             if self._fits_now(ask, tier_id, ask.shape):
                 raises = [

@@ -5,7 +5,6 @@ An id without a name stands for itself; who may not know a team or workload is g
 
 from scheduling.engine.decisions import (
     STOP_CONSOLIDATE,
-    STOP_HEADROOM,
     STOP_PREEMPT,
     STOP_RETURN,
     Grow,
@@ -14,13 +13,8 @@ from scheduling.engine.decisions import (
 from scheduling.engine.words import Data, Names, count, gpu_count, gpu_hours, gpus, named, span
 
 RETURN, BAND, FLOOR, SLACK = "return", "band", "floor", "slack"
-CONSOLIDATE, HEADROOM = "consolidate", "headroom"
-_RULE_OF = {
-    STOP_RETURN: RETURN,
-    STOP_PREEMPT: BAND,
-    STOP_CONSOLIDATE: CONSOLIDATE,
-    STOP_HEADROOM: HEADROOM,
-}
+CONSOLIDATE = "consolidate"
+_RULE_OF = {STOP_RETURN: RETURN, STOP_PREEMPT: BAND, STOP_CONSOLIDATE: CONSOLIDATE}
 
 
 def stop_reason(stop: Stop, names: Names | None = None) -> str:
@@ -53,7 +47,6 @@ def _for_whom(stop: Stop, names: Names) -> str:
         FLOOR: f"{what} because it was borrowed and a service of {whose} needs its least replicas{which}",
         SLACK: f"{what} because it had grown into GPUs that {whose} waits for now{which}",
         CONSOLIDATE: f"Moved so that larger work of {whose}{which} fits; it starts again elsewhere at once",
-        HEADROOM: f"{what} to keep room free for inference",
     }
     return sentences.get(str(rule), what)
 

@@ -13,7 +13,7 @@ from scheduling.engine.elastic import INFERENCE, Replica, surplus
 from scheduling.engine.snapshot import UNITS_PER_GPU, Live, Request, Running, Snapshot
 
 RETURN, FLOOR, BAND, SLACK = "return", "floor", "band", "slack"
-CONSOLIDATE, HEADROOM = "consolidate", "headroom"
+CONSOLIDATE = "consolidate"
 
 _TIE_BITS = 28  # for sums of up to 4,096 victims
 _MOST_LOST = (1 << 34) - 1
@@ -86,8 +86,6 @@ class Victims:
             ]
         if rule == SLACK:
             return [lambda v: v.is_surplus]
-        if rule == HEADROOM:
-            return [lambda v: v.kind != INFERENCE and self._is_lent(v) and self.in_budget(v)]
         return [lambda v: not v.is_claim and not v.is_surplus and self.in_budget(v)]
 
     def in_budget(self, victim: Victim) -> bool:

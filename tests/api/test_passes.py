@@ -53,11 +53,13 @@ def test_a_workload_tells_what_was_taken_back_of_it() -> None:
     loser = make.workload(None, tier)
     attempt = make.placed(loser, list(make.node(tier, 1).gpus.all()))
     same = {"company_id": loser.company_id, "team": loser.team, "workload": loser, "attempt": attempt}
-    why = {"rule": "headroom", "lost_gpu_s": 120}
-    Eviction.objects.create(**same, pass_number=1, reason="headroom", units=7000, lost_gpu_s=120, why=why)
+    why = {"rule": "slack", "lost_gpu_s": 120}
+    Eviction.objects.create(**same, pass_number=1, reason="preempt", units=7000, lost_gpu_s=120, why=why)
     (told,) = Caller(loser.owner).get(f"workloads/{loser.public_id}")["evictions"]
-    assert (told["reason"], told["lost_gpu_s"], told["replicas"]) == ("headroom", 120, None)
-    assert told["text"].startswith("Taken back to keep room free for inference.")
+    assert (told["reason"], told["lost_gpu_s"], told["replicas"]) == ("preempt", 120, None)
+    assert told["text"].startswith(
+        "Taken back because it had grown into GPUs that another team waits for now."
+    )
 
 
 def test_quotas_tell_the_fair_share() -> None:

@@ -3,16 +3,20 @@
 from dataclasses import replace
 
 from scheduling.engine.decisions import Policy
+from scheduling.engine.explain import sentence
 from scheduling.engine.fairshare import QuotaTree
-from scheduling.engine.snapshot import BandGrant, Quota, Request, Snapshot
+from scheduling.engine.snapshot import UNITS_PER_GPU, BandGrant, Quota, Request, Snapshot
 from tests.engine.build import (
+    HOUR_US,
     NOW_US,
     Work,
     a_node,
     a_request,
     a_world,
     claimed,
+    codes_of,
     decide,
+    held,
     quota,
     running,
     some_gpus,
@@ -126,6 +130,24 @@ def test_head_room_keeps_borrowed_training_out_but_no_guarantee_and_no_service()
     assert names(a_request("w", gpus=5)) == []
     assert names(a_request("w", gpus=5), quota("vision", guaranteed=5)) == ["w"]
     assert names(a_request("w", gpus=5, kind="inference")) == ["w"]
+
+
+def test_head_room_is_said_for_each_tier_and_waiting_for_it_ends() -> None:
+    policy = Policy(inference_headroom=500, inference_headroom_tiers=(("h100-80g", 250), ("other", 1000)))
+    job = held("l", 5, ends_us=NOW_US + HOUR_US)
+    world = a_world([a_node("n1")], some_gpus("n1", free=3), [a_request("w", gpus=2)], [], [job])
+    decided = decide(world, policy)
+    assert codes_of(decided) == ["headroom"]
+    (verdict,) = decided.verdicts
+    assert verdict.blockers[0].data["limit"] == 6 * UNITS_PER_GPU
+    assert (verdict.eta_us, verdict.eta_basis) == (NOW_US + HOUR_US, "time_limits")
+    assert verdict.smallest_change == {
+        "kind": "fewer_gpus",
+        "gpus_per_replica": 1,
+        "tier": "h100",
+        "when": "now",
+    }
+    assert sentence(verdict.blockers[0], {}).startswith("at most 6 h100 are for borrowed work other than")
 
 
 def test_sessions_and_services_may_be_kept_inside_their_guarantee() -> None:

@@ -49,9 +49,9 @@ def test_nothing_lost_and_nothing_else_to_take() -> None:
 
 
 def test_every_rule_has_words_and_a_bare_stop_too() -> None:
-    rules = ("return", "band", "floor", "slack", "consolidate", "headroom")
+    rules = ("return", "band", "floor", "slack", "consolidate")
     texts = {stop_reason(replace(STOP, why=WHY | {"rule": rule})) for rule in rules}
-    assert len(texts) == 6
+    assert len(texts) == 5
     assert stop_reason(Stop("w", STOP_PREEMPT, None)) == (
         "Taken back for critical work of another team, which goes before all fair share."
     )

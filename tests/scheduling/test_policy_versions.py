@@ -60,6 +60,20 @@ def test_a_change_is_a_version_with_its_event(admin: User) -> None:
     assert event.company_id is None
 
 
+def test_numbers_by_name_are_checked_and_name_real_tiers(admin: User) -> None:
+    tier = make.tier("h100-80g")
+    _set(admin, inference_headroom_tiers=[[tier.name, 250]])
+    assert policy_current().inference_headroom_tiers == (("h100-80g", 250),)
+    field = "changes.inference_headroom_tiers"
+    for wrong in ("h100-80g", [["h100-80g"]], [["h100-80g", 1001]], [["h100-80g", 1], ["h100-80g", 2]]):
+        with pytest.raises(Invalid) as refused:
+            _set(admin, 1, inference_headroom_tiers=wrong)
+        assert (refused.value.errors[0].field, refused.value.errors[0].code) == (field, "numbers_invalid")
+    with pytest.raises(Invalid) as refused:
+        _set(admin, 1, inference_headroom_tiers=[["h100", 250]])
+    assert (refused.value.code, refused.value.field) == ("tier_unknown", field)
+
+
 def test_a_version_never_changes(admin: User) -> None:
     _set(admin, reservations=7)
     with pytest.raises(Exception, match=r"does not change|permission denied"), transaction.atomic():

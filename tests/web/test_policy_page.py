@@ -165,3 +165,13 @@ def test_a_wrong_right_is_refused_with_a_remedy(client: Client, wrong: dict[str,
     assert answer.status_code == 422
     assert 'role="alert"' in _text(answer)
     assert not BandGrant.objects.exists()
+
+
+def test_numbers_by_name_are_typed_as_a_list(client: Client) -> None:
+    make.tier("h100-80g")
+    sent = _fields(_text(client.get("/policy")))
+    wrong = _text(client.post("/policy", {**sent, "inference_headroom_tiers": "h100-80g much"}))
+    assert "each name once" in wrong
+    assert "h100-80g much" in wrong
+    answer = _text(client.post("/policy", {**sent, "inference_headroom_tiers": "h100-80g 250"}))
+    assert "Head-room for services by tier" in answer

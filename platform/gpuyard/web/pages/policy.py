@@ -54,7 +54,7 @@ class Typed:
 
 def changes_of(sent: Mapping[str, str], base: PolicyState) -> dict[str, Any]:
     """The rules that differ from `base`. What is no number stays text, for the policy's own checks to refuse."""
-    read = {one.name: _read(one, sent.get(one.name)) for one in FIELDS if one.kind != "list"}
+    read = {one.name: _read(one, sent.get(one.name)) for one in FIELDS}
     return {name: value for name, value in read.items() if value != base.document[name]}
 
 
@@ -66,17 +66,28 @@ def _read(rule: PolicyField, text: str | None) -> Any:
         return None
     if rule.kind == "choice":
         return stripped
+    if rule.kind == "numbers":
+        return _read_numbers(stripped)
     try:
         return int(stripped) if rule.kind == "whole" and len(stripped) < 20 else float(stripped)
     except ValueError:
         return stripped
 
 
+def _read_numbers(text: str) -> list[list[Any]] | str:
+    """`h100-80g 250, l4-24g 0`."""
+    rows = [part.split() for part in text.split(",") if part.strip()]
+    try:
+        return [[name, int(amount)] for name, amount in rows]
+    except ValueError:
+        return text
+
+
 def errors_of(exc: DomainError) -> dict[str, str]:
     """Rule → what is wrong with it; "" for what concerns none of them."""
     found = {}
     for one in exc.errors:
-        name = (one.field or "").removeprefix("changes").removeprefix(".")
+        name = (one.field or "").removeprefix("changes").removeprefix(".").partition(".")[0]
         found[name if name in _BY_NAME else ""] = f"{one.message} {one.remedy or ''}".strip()
     return found or {"": str(exc)}
 
@@ -138,6 +149,8 @@ def _rule(rule: PolicyField, current: PolicyState, typed: Typed | None) -> RuleF
 def _control(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, list):
+        return ", ".join(f"{name} {amount}" for name, amount in value)
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -154,7 +167,7 @@ def shown(name: str, value: Any) -> str:
         return _("empty")
     if isinstance(value, bool):
         return _("on") if value else _("off")
-    return _amount(name, value) if isinstance(value, int | float) else _control(value)
+    return _amount(name, value) if isinstance(value, int | float) else _control(value) or _("none")
 
 
 def _amount(name: str, value: int | float) -> str:

@@ -41,7 +41,7 @@ from scheduling.selectors import (
 from tenants.selectors import teams_visible
 
 MOST_EVICTIONS = 20
-QUOTAS = frozenset({"quota_limit", "quota_limit_total", "not_preemptible", "lend_limit"})
+QUOTAS = frozenset({"quota_limit", "quota_limit_total", "not_preemptible", "lend_limit", "headroom"})
 NEVER = frozenset({"never_fits_node", "tier_unknown"})
 
 
@@ -113,6 +113,7 @@ def blocker_label(code: str) -> str:
         "quota_limit_total": _("limit over all tiers"),
         "not_preemptible": _("may not be interrupted"),
         "lend_limit": _("lending limit"),
+        "headroom": _("kept free for services"),
         "tier_unknown": _("unknown tier"),
         "never_fits_node": _("larger than any node"),
         "pool_not_allowed": _("closed pools"),
