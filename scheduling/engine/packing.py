@@ -8,11 +8,11 @@ The node with the least cost wins; ties go to the first node, or to any if a gen
 share gets the fullest that holds it and that it may join. `fragmentation.py` has P.
 
 Costs are kept for each size of ask and renewed only for the nodes that changed since that size was last asked;
-nodes in the same state are looked at once.
+nodes in a state that the size has met before are not looked at again.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -85,6 +85,7 @@ class _Costs:
 
     cost: Floats  # (nodes of the span,) infinite where it does not fit
     changes: int
+    of_state: dict[int, float] = field(default_factory=dict)  # by number of the state
 
 
 class Packer:
@@ -105,6 +106,8 @@ class Packer:
         self._changes = 0
         self._accepted: dict[tuple[str, ...], Bools] = {}
         self._noted: list[_Note] = []
+        self._parts: dict[tuple[Ask, int, int], dict[str, float]] = {}  # by ask, sharer and state
+        self._stale: set[int] = set()  # nodes whose traits are to be worked out anew
         self._sharers_of: list[set[int]] = [set() for _ in states.tier]
         self._nodes_of: dict[int, set[int]] = {}  # by sharer, the nodes that have cards of theirs
         self.learn(mix)
@@ -113,7 +116,9 @@ class Packer:
         """Take another mix of asks as a basis; all costs are worked out anew when they are next asked."""
         states = self.states
         self.potential = Potential(mix, states.tiers, states.supply(), self.policy)
-        self._traits = self.potential.traits(states.slots_free)  # (nodes, traits)
+        self._traits = self.potential.traits(states.slots_free)  # (nodes, traits); read by `_traits_at`
+        self._stale.clear()
+        self._parts.clear()
         self._costs: dict[tuple[Ask, int, Span], _Costs] = {}
         self._steps: dict[int, Floats] = {}
         self._state_ids: dict[tuple[object, ...], int] = {}
@@ -149,11 +154,12 @@ class Packer:
         span = span or (0, len(self.states.tier))
         if self.states.sharer is None or not size.is_share or sharer == ANYBODY:
             return self._refreshed(size, ANYBODY, span).cost
-        own = np.array(sorted(n for n in self._nodes_of.get(sharer, ()) if span[0] <= n < span[1]), dtype=int)
-        if len(own) >= _FEW:
+        theirs = self._nodes_of.get(sharer, ())
+        if len(theirs) >= _FEW:
             return self._refreshed(size, sharer, span).cost
         # On the cards that nobody is on all sharers see the same; few nodes are soon looked at once more.
         costs = self._refreshed(size, NOBODY, span).cost
+        own = np.array(sorted(n for n in theirs if span[0] <= n < span[1]), dtype=int)
         if own.size:
             costs = costs.copy()
             costs[own - span[0]] = self._best(size, own, sharer)
@@ -180,13 +186,17 @@ class Packer:
         return found
 
     def note(self, ask: Ask, node: int, sharer: int = ANYBODY) -> dict[str, float]:
-        """The same for a node that holds the ask, but empty until `explain_noted`."""
-        at = np.array([node])
-        free = int(self._fullest(ask, at, sharer)[1][0]) if ask.is_share else WHOLE
-        further = float(self._scattered(ask, at)[0]) if ask.gpus > 1 else 0.0
-        note = _Note({}, ask, node, free, self.states.cpu_free_m[node], self._traits[node].copy(), further)
-        self._noted.append(note)
-        return note.parts
+        """The same for a node that holds the ask, but empty until `explain_noted`; equal states share it: read only."""
+        key = (ask, sharer, int(self._state_id[node]))
+        known = self._parts.get(key)
+        if known is None:
+            at = np.array([node])
+            free = int(self._fullest(ask, at, sharer)[1][0]) if ask.is_share else WHOLE
+            further = float(self._scattered(ask, at)[0]) if ask.gpus > 1 else 0.0
+            known = self._parts[key] = {}
+            traits, cpu_free_m = self._traits_at(at)[0], self.states.cpu_free_m[node]
+            self._noted.append(_Note(known, ask, node, free, cpu_free_m, traits, further))
+        return known
 
     def explain_noted(self) -> None:
         """Rounded, for people."""
@@ -225,8 +235,8 @@ class Packer:
         """The states of these nodes are others now."""
         if not nodes.size:
             return
-        self._traits[nodes] = self.potential.traits(self.states.slots_free[nodes])
         for node in nodes.tolist():
+            self._stale.add(node)
             self._identify(node)
         self._changes += 1
         self._changed_at[nodes] = self._changes
@@ -238,6 +248,15 @@ class Packer:
         for gpu in gpus:
             states.slots_free[node, gpu] -= slots
         self.changed(np.array([node]))
+
+    def _traits_at(self, nodes: Ints) -> Floats:
+        """(nodes, traits) as they are now: most changes lead to states that nobody asks the traits of."""
+        if self._stale:
+            stale = np.array(sorted(self._stale))
+            self._traits[stale] = self.potential.traits(self.states.slots_free[stale])
+            self._stale.clear()
+        found: Floats = self._traits[nodes]
+        return found
 
     def _identify(self, node: int) -> None:
         """Number the state of the node. Where on it the free slots are makes no difference to costs."""
@@ -289,13 +308,21 @@ class Packer:
 
     def _renew(self, size: Ask, sharer: int, costs: _Costs, begin: int, nodes: Ints) -> None:
         """`begin`: the first node of the span."""
+        known, states = costs.of_state, self._state_id[nodes]  # (nodes,)
         if len(nodes) < _FEW:
-            costs.cost[nodes - begin] = self._best(size, nodes, sharer)
+            ids = states.tolist()
+            unlike = {i: node for i, node in zip(ids, nodes.tolist(), strict=True) if i not in known}
+            if unlike:
+                found = self._best(size, np.array(list(unlike.values())), sharer)
+                known.update(zip(unlike, found.tolist(), strict=True))
+            costs.cost[nodes - begin] = [known[i] for i in ids]
             return
-        _, first, alike = np.unique(self._state_id[nodes], return_index=True, return_inverse=True)
-        unlike = nodes[first]
-        found = [self._best(size, unlike[at : at + _BLOCK], sharer) for at in range(0, len(unlike), _BLOCK)]
-        costs.cost[nodes - begin] = np.concatenate(found)[alike]
+        ids, first, alike = np.unique(states, return_index=True, return_inverse=True)
+        firsts = nodes[first]
+        blocks = [self._best(size, firsts[at : at + _BLOCK], sharer) for at in range(0, len(firsts), _BLOCK)]
+        found = np.concatenate(blocks)
+        known.update(zip(ids.tolist(), found.tolist(), strict=True))
+        costs.cost[nodes - begin] = found[alike]
 
     def _best(self, size: Ask, nodes: Ints, sharer: int) -> Floats:
         """(nodes,) the cost on each node."""
@@ -310,10 +337,10 @@ class Packer:
         if size.is_share:
             free = self._fullest(size, nodes, sharer)[1]  # (nodes,)
             kept = (enough_cpu & (free <= WHOLE)).nonzero()[0]
-            return _Fits(kept, self._traits[nodes[kept]] + self._step(size.slots)[free[kept]])
-        whole = self._traits[nodes, self.potential.whole_column]  # (nodes,)
-        kept = (enough_cpu & (whole >= size.gpus)).nonzero()[0]
-        return _Fits(kept, self._traits[nodes[kept]] - size.gpus * self.potential.traits_of[WHOLE])
+            return _Fits(kept, self._traits_at(nodes[kept]) + self._step(size.slots)[free[kept]])
+        traits = self._traits_at(nodes)  # (nodes, traits)
+        kept = (enough_cpu & (traits[:, self.potential.whole_column] >= size.gpus)).nonzero()[0]
+        return _Fits(kept, traits[kept] - size.gpus * self.potential.traits_of[WHOLE])
 
     def _fullest(self, size: Ask, nodes: Ints, sharer: int) -> tuple[Ints, Ints]:
         """(nodes,) the fullest GPU that holds the share, and its free slots: more than WHOLE where none does."""
@@ -326,19 +353,19 @@ class Packer:
 
     def _cost(self, size: Ask, nodes: Ints, traits: Floats) -> Floats:
         """(nodes,) that hold the ask, with their traits after it."""
-        states, count = self.states, len(nodes)
+        states, count, before = self.states, len(nodes), self._traits_at(nodes)
         tier, cpu_free = states.tier[nodes], states.cpu_free_m[nodes]  # (nodes,)
         level = self.potential(  # (2 * nodes,) before and after in one go
             np.concatenate((tier, tier)),
             np.concatenate((cpu_free, cpu_free - size.cpu_m)),
-            np.concatenate((self._traits[nodes], traits)),
+            np.concatenate((before, traits)),
         )
         growth = level[count:] - level[:count]
         growth += self.potential.scarcity[tier] * size.total_slots
         step = self.policy.step_slots
         cost = np.floor(growth / step) if step else growth
         cost = cost + self._imbalance(nodes, cpu_free - size.cpu_m, traits)
-        cost += self._emptiness(nodes, self._traits[nodes])
+        cost += self._emptiness(nodes, before)
         if states.islands is not None and size.gpus > 1:
             cost += self._scattered(size, nodes)
         return cost
