@@ -30,6 +30,8 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "scheduling_workloaddependency": ("SELECT", "INSERT"),
     "billing_usageline": ("SELECT", "INSERT"),
     "billing_charge": ("SELECT", "INSERT"),
+    "notify_attempt": ("SELECT", "INSERT", "DELETE"),  # past their time they go with their message
+    "notify_reminder": ("SELECT", "INSERT"),
     "fleet_gpucondition": ("SELECT", "INSERT", "UPDATE"),
 }
 

@@ -91,7 +91,8 @@ class Supervisor:
         if reset:
             self.services.reset()
         self.environment = self.services.start(on_wait=lambda message: self.log("up", message)) | {
-            "GPUYARD_COOKIE_SUFFIX": f"_{self.port}"
+            "GPUYARD_COOKIE_SUFFIX": f"_{self.port}",
+            "GPUYARD_URL": os.environ.get("GPUYARD_URL") or self.url,  # for links in mails
         }
         if self.host not in {"127.0.0.1", "localhost", "::1"} and "GPUYARD_ALLOWED_HOSTS" not in os.environ:
             # Asked to serve others: under which names they know this machine, we cannot tell.

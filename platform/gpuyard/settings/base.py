@@ -32,6 +32,7 @@ WSGI_APPLICATION = "gpuyard.wsgi.application"
 INSTALLED_APPS = [
     "gpuyard.core",
     "gpuyard.audit",
+    "gpuyard.notify",
     "gpuyard.fleet",
     "tenants",
     "scheduling",
@@ -224,6 +225,23 @@ SPECTACULAR_SETTINGS = {
 # --- Money -------------------------------------------------------------------------------------------------
 GPUYARD_CURRENCY = env.text("GPUYARD_CURRENCY", "EUR")  # of cost rates; a company pays in its own
 
+# --- Telling people ------------------------------------------------------------------------------------------
+GPUYARD_URL = env.text("GPUYARD_URL", "http://127.0.0.1:8000").rstrip("/")  # as people reach us: for links
+# Networks that webhooks may reach besides the public internet, and over plain http.
+GPUYARD_WEBHOOK_NETWORKS = env.networks("GPUYARD_WEBHOOK_NETWORKS")
+# Without a mail server, mails are lines in the worker's output.
+EMAIL_HOST = env.text("GPUYARD_SMTP_HOST", "")
+_mail = "smtp" if EMAIL_HOST else "console"
+EMAIL_BACKEND = f"django.core.mail.backends.{_mail}.EmailBackend"
+EMAIL_PORT = env.integer("GPUYARD_SMTP_PORT", 587, at_least=1)
+EMAIL_HOST_USER = env.text("GPUYARD_SMTP_USER", "")
+EMAIL_HOST_PASSWORD = env.text("GPUYARD_SMTP_PASSWORD", "")
+_smtp_tls = env.one_of("GPUYARD_SMTP_TLS", ("starttls", "tls", "none"))
+EMAIL_USE_TLS = _smtp_tls == "starttls"
+EMAIL_USE_SSL = _smtp_tls == "tls"
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = env.text("GPUYARD_EMAIL_FROM", "GPU Yard <gpuyard@localhost>")
+
 # --- Tasks -------------------------------------------------------------------------------------------------
 CELERY_BROKER_URL = f"{REDIS_URL}/0"
 # No result backend: what a task did is in the database, and with Redis down the backend's own retries would
@@ -270,6 +288,8 @@ CELERY_BEAT_SCHEDULE = {
     "audit-seal": _every("gpuyard.audit.tasks.audit_seal", 5),
     "audit-checkpoint": _every("gpuyard.audit.tasks.audit_checkpoint", 3600),
     "audit-verify": _every("gpuyard.audit.tasks.audit_verify", 6 * 3600),
+    "notify": _every("gpuyard.notify.tasks.deliver", 5),
+    "notify-purge": _every("gpuyard.notify.tasks.purge", 24 * 3600),
     "meter": _every("billing.tasks.meter", 30),
     "books-verify": _every("billing.tasks.books_verify", 3600),
     "keys-purge": _every("gpuyard.core.tasks.idempotency_purge_old", 3600),

@@ -1,6 +1,7 @@
 """Typed readings of the environment. A bad or missing value stops the start with the variable's name."""
 
 import base64
+import ipaddress
 import os
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,27 @@ def flag(name: str, default: bool) -> bool:
 def words(name: str, default: str = "") -> list[str]:
     """A comma-separated list."""
     return [word.strip() for word in os.environ.get(name, default).split(",") if word.strip()]
+
+
+def one_of(name: str, choices: tuple[str, ...]) -> str:
+    """One of these words; the first where nothing is said."""
+    value = os.environ.get(name) or choices[0]
+    if value not in choices:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(choices)}, not {value!r}.")
+    return value
+
+
+def networks(name: str) -> list[str]:
+    """A comma-separated list of networks, such as 10.1.0.0/16."""
+    found = words(name)
+    for one in found:
+        try:
+            ipaddress.ip_network(one, strict=False)
+        except ValueError:
+            raise ImproperlyConfigured(
+                f"{name} must hold networks such as 10.1.0.0/16, not {one!r}."
+            ) from None
+    return found
 
 
 def database(name: str, url: str) -> dict[str, Any]:
