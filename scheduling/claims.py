@@ -179,10 +179,10 @@ def _tell(started: Sequence[_Gang], subjects: Mapping[str, Locked]) -> None:
         subject = subjects[gang.workload_id]
         drafts.append(
             event_draft(
-                company_id=UUID(subject.company_id),
+                company_id=subject.company_id,
                 actor=PASS,
                 action="workload.start",
-                subject=Subject("workload", UUID(gang.workload_id), subject.label),
+                subject=Subject("workload", gang.workload_id, subject.label, subject.team_id),
                 old={"state": WorkloadState.WAITING},
                 new={"state": WorkloadState.STARTING, "attempt": gang.number, "claimed": True},
             )

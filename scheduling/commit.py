@@ -7,15 +7,15 @@ refused with a reason, and the rest goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain
 from uuid import UUID
 
 from django.db import connection, transaction
 
-from gpuyard.audit.models import Event
-from gpuyard.audit.services import Actor, Subject, event_draft, events_record
+from gpuyard.audit.services import Actor, Draft, Subject, event_draft, events_record
 from gpuyard.core import clock
 from gpuyard.fleet.selectors import fleet_silence
 from scheduling import judging
@@ -32,7 +32,7 @@ from scheduling.evicting import (
 from scheduling.loader import Loaded
 from scheduling.locked import Headroom, cards_read, rooms_lock, subjects_lock
 from scheduling.models import SchedulerState
-from scheduling.placing import Placer, Placing, attempts_read, counters_move, placings_store
+from scheduling.placing import Placer, Placing, Store, attempts_read, counters_move
 from scheduling.records import Timings, pass_record
 from scheduling.rows import array_text
 from scheduling.states import AttemptState, WorkloadState
@@ -104,8 +104,8 @@ class _Batch:
             headroom=self.headroom,
             cards=cards_read(gpu_id for replica in replicas for gpu_id in replica.gpu_ids),
             policy=policy,
-            pass_number=done.pass_number,
         )
+        self._store = Store(self.placer, done.pass_number, self.now)
         self.needed_by = stops_by_claim(plan.stops, plan.claims)
         self.is_frozen = bool(plan.stops) and fleet_silence(self.now).is_frozen
 
@@ -123,7 +123,7 @@ class _Batch:
             leaving = self._leaving_for(placings)
             savepoint = transaction.savepoint()
             leaving_store(leaving, self.now)
-            short = placings_store(placings)
+            short = self._store.placings(placings)
             if not short:
                 transaction.savepoint_commit(savepoint)
                 return placings, leaving
@@ -210,7 +210,7 @@ def _account(placings: Sequence[Placing], leaving: Sequence[Leaving], done: Comm
     _workloads_start(done)
     evictions_store(leaving, done.pass_number)
     judging.leaving_verdicts_store([one for one in placings if one.is_claim], leaving, done.pass_number)
-    events_record([*_placing_events(placings, done), *leaving_events(leaving, done.actor)])
+    events_record(chain(_placing_events(placings, done), leaving_events(leaving, done.actor)))
 
 
 _START = """
@@ -230,9 +230,10 @@ def _workloads_start(done: Committed) -> None:
         cursor.execute(_JUDGED, [started])
 
 
-def _placing_events(placings: Iterable[Placing], done: Committed) -> Iterable[Event]:
+def _placing_events(placings: Iterable[Placing], done: Committed) -> Iterator[Draft]:
+    actor = done.actor
     for one in placings:
-        told: dict[str, object] = {"attempt": one.number, "gpus": len(one.allocations)}
+        told: dict[str, object] = {"attempt": one.number, "gpus": len(one.pieces)}
         if isinstance(one.decided, Grow):
             action, old, told = "workload.grow", None, {**told, "replicas": len(one.replicas)}
         elif isinstance(one.decided, Claim):
@@ -241,10 +242,10 @@ def _placing_events(placings: Iterable[Placing], done: Committed) -> Iterable[Ev
             action, old = "workload.start", {"state": WorkloadState.WAITING}
             told = {"state": WorkloadState.STARTING, **told, "borrowed": one.decided.borrowed}
         yield event_draft(
-            actor=done.actor,
-            company_id=UUID(one.subject.company_id),
+            actor=actor,
+            company_id=one.subject.company_id,
             action=action,
-            subject=Subject("workload", UUID(one.subject.id), one.subject.label),
+            subject=Subject("workload", one.subject.id, one.subject.label, one.subject.team_id),
             old=old,
             new=told,
         )

@@ -16,8 +16,7 @@ from uuid import UUID
 from django.db import connection
 from django.utils.translation import gettext as _
 
-from gpuyard.audit.models import Event
-from gpuyard.audit.services import Actor, Subject, event_draft
+from gpuyard.audit.services import Actor, Draft, Subject, event_draft
 from gpuyard.core import ids
 from gpuyard.core.bulk import rows_insert
 from scheduling import claims
@@ -241,11 +240,11 @@ def _eviction_row(one: Leaving, pass_number: int) -> tuple[Any, ...]:
     )
 
 
-def leaving_events(leaving: Iterable[Leaving], actor: Actor) -> list[Event]:
+def leaving_events(leaving: Iterable[Leaving], actor: Actor) -> list[Draft]:
     """One for each row that moved. Who gained stands in the eviction's row only, for those who may read it."""
     found = []
     for one in leaving:
-        subject = Subject("workload", UUID(one.victim.id), one.victim.label)
+        subject = Subject("workload", one.victim.id, one.victim.label, one.victim.team_id)
         company_id = UUID(one.victim.company_id)
         told = {"attempt": one.attempt.number, "why": one.stop.reason}
         if not one.is_whole:
@@ -266,16 +265,23 @@ def leaving_events(leaving: Iterable[Leaving], actor: Actor) -> list[Event]:
     return found
 
 
-def _attempt_event(one: Leaving, company_id: UUID, actor: Actor) -> Event:
-    subject = Subject("attempt", UUID(one.attempt.id), f"attempt {one.attempt.number} of {one.victim.id}")
+def _attempt_event(one: Leaving, company_id: UUID, actor: Actor) -> Draft:
+    subject = Subject(
+        "attempt",
+        one.attempt.id,
+        f"attempt {one.attempt.number} of {one.victim.id}",
+        one.victim.team_id,
+    )
     new = {"state": AttemptState.STOPPING, "number": one.attempt.number, "end_reason": EndReason.EVICTED}
     return _event(company_id, actor, "attempt.stopping", subject, {"state": one.attempt.state}, new)
 
 
-def _replica_events(one: Leaving, company_id: UUID, actor: Actor) -> Iterable[Event]:
+def _replica_events(one: Leaving, company_id: UUID, actor: Actor) -> Iterable[Draft]:
     for held in one.replicas:
         if held.state != ReplicaState.LOST:
-            subject = Subject("replica", UUID(held.id), f"replica {held.index} of {one.attempt.id}")
+            subject = Subject(
+                "replica", held.id, f"replica {held.index} of {one.attempt.id}", one.victim.team_id
+            )
             new = {"state": ReplicaState.STOPPING, "index": held.index, "node": held.node_name}
             yield _event(company_id, actor, "replica.stopping", subject, {"state": held.state}, new)
 
@@ -288,7 +294,7 @@ def _event(
     old: Mapping[str, Any],
     new: Mapping[str, Any],
     reason: str = "",
-) -> Event:
+) -> Draft:
     return event_draft(
         company_id=company_id,
         actor=actor,

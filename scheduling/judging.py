@@ -75,7 +75,7 @@ def leaving_verdicts_store(claims: Sequence[Placing], leaving: Sequence[Leaving]
         units[one.stop.for_workload_id] += sum(held.units for held in one.replicas)
     rows = []
     for placing in claims:
-        key, gpus = placing.subject.id, len(placing.allocations)
+        key, gpus = placing.subject.id, len(placing.pieces)
         held = min(float(gpus), units[key] / UNITS_PER_GPU)
         assert isinstance(placing.decided, Claim)
         blocker = leaving_blocker(placing.decided.tier_id, gpus, held, workloads[key])

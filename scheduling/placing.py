@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Any, NamedTuple
 
-from django.db import connection
+from django.db import IntegrityError, connection, transaction
 
 from gpuyard.core import ids
 from gpuyard.core.bulk import rows_insert
 from gpuyard.core.money import units_for
 from scheduling.engine.decisions import Claim, Grow, Policy, ReplicaPlacement, Start
 from scheduling.locked import WHOLE_CARD, Card, Headroom, Subject, json_text, port_names
-from scheduling.models import Attempt, PortLease, Replica
-from scheduling.rows import array_text, rows_read
-from scheduling.states import AllocationState, AttemptState, ReplicaState
+from scheduling.models import Allocation, Attempt, PortLease, Replica
+from scheduling.rows import rows_read
+from scheduling.states import AttemptState
 
 CLAIM_S = 900  # how long a claim is kept at least; the longest grace of those who leave comes on top
+_EXCLUSION = "23P01"  # what PostgreSQL calls a broken exclusion
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +35,31 @@ class LiveAttempt:
     tier_id: str
 
 
-@dataclass
+class Piece(NamedTuple):
+    """What a replica gets of one GPU."""
+
+    replica_id: str
+    gpu_id: str
+    slots: str
+    units: int
+
+
+@dataclass(slots=True)
 class Placing:
-    """One start, claim or growth with its rows, ready to be stored. `expires_s` is set for claims only."""
+    """One start, claim or growth with its keys, ports and slots, ready to be stored."""
 
     decided: Start | Claim | Grow
     subject: Subject
     attempt_id: str
     number: int
-    expires_s: int | None = None
-    attempt: tuple[Any, ...] | None = None  # None: the attempt is there already
-    replicas: list[tuple[Any, ...]] = field(default_factory=list)
+    expires_s: int | None = None  # of claims only
+    replicas: list[tuple[str, ReplicaPlacement]] = field(default_factory=list)
     ports: list[tuple[Any, ...]] = field(default_factory=list)
-    allocations: list[tuple[Any, ...]] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
 
     @property
     def is_claim(self) -> bool:
-        return isinstance(self.decided, Claim)
+        return self.expires_s is not None
 
 
 class Placer:
@@ -62,11 +73,9 @@ class Placer:
         headroom: Headroom,
         cards: Mapping[str, Card],
         policy: Policy,
-        pass_number: int,
     ) -> None:
         self.subjects, self.headroom, self.cards = subjects, headroom, cards
-        self._is_company_scope = policy.share_scope == "company"
-        self._pass_number = pass_number
+        self.is_company_scope = policy.share_scope == "company"
         self._attempts = {(one.workload_id, one.state): one for one in attempts}
         self._numbers = _last_numbers(subjects)
 
@@ -92,23 +101,22 @@ class Placer:
         return running or self._attempts.get((workload_id, AttemptState.STARTING))
 
     def place(self, decided: Start | Claim | Grow, *, grace_s: int = 0) -> Placing | None:
-        """The rows; None if a card has not enough slots left. `objection` was asked before."""
-        subject = self.subjects[decided.workload_id]
-        placing = self._placing(decided, subject, grace_s)
-        names = [] if placing.is_claim else self._ports_of(subject, decided)
-        for replica in decided.replicas:
-            replica_id = ids.uuid7_text()
+        """None if a card has not enough slots left. `objection` was asked before."""
+        placing = self._placing(decided, self.subjects[decided.workload_id], grace_s)
+        is_claim = placing.is_claim
+        names = [] if is_claim else self._ports_of(placing.subject, decided)
+        for replica_id, replica in zip(ids.uuid7_texts(len(decided.replicas)), decided.replicas, strict=True):
             ports = self.headroom.take(replica.node_id, replica.cpu_m, replica.memory_mib, len(names))
-            state = ReplicaState.CLAIMING if placing.is_claim else ReplicaState.ASSIGNED
-            placing.replicas.append(_replica_row(placing, replica_id, replica, state.value))
-            placing.ports += port_rows(replica_id, replica.node_id, names, ports)
+            placing.replicas.append((replica_id, replica))
+            if names:
+                placing.ports += port_rows(replica_id, replica.node_id, names, ports)
             for gpu_id in replica.gpu_ids:
-                slots = self.headroom.take_slots(gpu_id, replica.slots, is_claim=placing.is_claim)
-                units = self._units(gpu_id, replica.slots)
+                card = self.cards[gpu_id]
+                slots = self.headroom.take_slots(gpu_id, replica.slots, is_claim=is_claim)
+                units = _units(replica.slots, card.compute_slices, card.card_slices)
                 if slots is None or units is None:
                     return None
-                row = self._allocation_row(placing, replica_id, gpu_id, slots, units)
-                placing.allocations.append(row)
+                placing.pieces.append(Piece(replica_id, gpu_id, slots, units))
         return placing
 
     def _placing(self, decided: Start | Claim | Grow, subject: Subject, grace_s: int) -> Placing:
@@ -116,85 +124,32 @@ class Placer:
             live = self._grown(subject.id)
             assert live is not None
             return Placing(decided, subject, live.id, live.number)
-        is_claim = isinstance(decided, Claim)
-        attempt_id, number = ids.uuid7_text(), self._numbers.get(subject.id, 0) + 1
-        row = (
-            attempt_id,
-            subject.id,
-            number,
-            (AttemptState.CLAIMING if is_claim else AttemptState.STARTING).value,
-            self._pass_number,
-            decided.tier_id,
-            decided.borrowed,
-            subject.band if decided.why_now.get("rule") == "band" else 0,
-            json_text(dict(decided.why_now)),
-            json_text(dict(decided.why_here)),
-            "",
-        )
-        expires_s = CLAIM_S + grace_s if is_claim else None
-        return Placing(decided, subject, attempt_id, number, expires_s, row)
+        (attempt_id,) = ids.uuid7_texts(1)
+        expires_s = CLAIM_S + grace_s if isinstance(decided, Claim) else None
+        return Placing(decided, subject, attempt_id, self._numbers.get(subject.id, 0) + 1, expires_s)
 
     def _ports_of(self, subject: Subject, decided: Start | Claim | Grow) -> list[tuple[str, str]]:
         # What grows has others to meet, however few its new ones are.
         return port_names(subject, 2 if isinstance(decided, Grow) else len(decided.replicas))
 
-    def _units(self, gpu_id: str, slots: int) -> int | None:
-        """None: a part of a MIG instance that is no whole number of units."""
-        card = self.cards[gpu_id]
-        try:
-            return units_for(slots=slots, compute_slices=card.compute_slices, card_slices=card.card_slices)
-        except ValueError:
-            return None
 
-    def _allocation_row(
-        self, placing: Placing, replica_id: str, gpu_id: str, slots: str, units: int
-    ) -> tuple[Any, ...]:
-        card, subject = self.cards[gpu_id], placing.subject
-        scope = subject.company_id if self._is_company_scope else subject.team_id
-        return (
-            ids.uuid7_text(),
-            subject.company_id,
-            subject.team_id,
-            subject.id,
-            placing.attempt_id,
-            replica_id,
-            gpu_id,
-            card.card,
-            card.is_instance,
-            card.tier_id,
-            f'"{slots}"',
-            None if slots == WHOLE_CARD else scope,
-            units,
-            (AllocationState.CLAIMED if placing.is_claim else AllocationState.HELD).value,
-            placing.expires_s,
-        )
-
-
-def _replica_row(placing: Placing, replica_id: str, replica: ReplicaPlacement, state: str) -> tuple[Any, ...]:
-    return (
-        replica_id,
-        placing.attempt_id,
-        replica.index,
-        placing.subject.spec_id,
-        replica.node_id,
-        replica.cpu_m,
-        replica.memory_mib,
-        state,
-        0,
-        "",
-        "",
-        0,
-        0,
-    )
+@cache
+def _units(slots: int, compute_slices: int, card_slices: int) -> int | None:
+    """None: a part of a MIG instance that is no whole number of units."""
+    try:
+        return units_for(slots=slots, compute_slices=compute_slices, card_slices=card_slices)
+    except ValueError:
+        return None
 
 
 def port_rows(
     replica_id: str, node_id: str, names: Sequence[tuple[str, str]], ports: Sequence[int]
 ) -> list[tuple[Any, ...]]:
     """Rows of `ports_store`."""
+    keys = ids.uuid7_texts(len(names))
     return [
-        (ids.uuid7_text(), node_id, port, replica_id, name, path)
-        for (name, path), port in zip(names, ports, strict=True)
+        (key, node_id, port, replica_id, name, path)
+        for key, (name, path), port in zip(keys, names, ports, strict=True)
     ]
 
 
@@ -232,6 +187,7 @@ _ATTEMPT = (
     "why_now",
     "why_here",
     "end_reason",
+    "created_at",
 )
 _REPLICA = (
     "id",
@@ -248,50 +204,156 @@ _REPLICA = (
     "stdout_bytes",
     "stderr_bytes",
     "fencing_token",
+    "created_at",
 )
 _PORT = ("id", "node", "port", "replica", "name", "health_path")
+_ALLOCATION = (
+    "id",
+    "company",
+    "team",
+    "workload",
+    "attempt",
+    "replica",
+    "gpu",
+    "card",
+    "is_instance",
+    "tier",
+    "slots",
+    "scope",
+    "units",
+    "state",
+    "expires_at",
+    "span",
+)
 _TOKENS = "SELECT nextval('scheduling_fencing_token') FROM generate_series(1, %(count)s)"
-# The time is the statement's own: with the snapshot's, ON CONFLICT would skip a GPU that became free since.
+
+
+class Store:
+    """Stores the placings of one pass in bulk: rows are made while the server takes in those before them.
+
+    `now` was read after the nodes were locked: whoever left one of their GPUs left it before, so that no start of
+    an allocation lies inside the span of another one.
+    """
+
+    def __init__(self, placer: Placer, pass_number: int, now: datetime) -> None:
+        self._placer, self._pass_number, self._now = placer, pass_number, now
+
+    def placings(self, placings: Sequence[Placing]) -> list[Placing]:
+        """Inserts all rows; returns the placings that did not get all their GPUs: then the caller rolls back."""
+        rows_insert(Attempt, _ATTEMPT, self._attempt_rows(placings))
+        rows_insert(Replica, _REPLICA, self._replica_rows(placings))
+        ports_store([row for one in placings for row in one.ports])
+        try:
+            with transaction.atomic():
+                rows_insert(Allocation, _ALLOCATION, self._allocation_rows(placings))
+        except IntegrityError as error:
+            if getattr(error.__cause__, "sqlstate", None) != _EXCLUSION:
+                raise
+            return self._short(placings)
+        return []
+
+    def _attempt_rows(self, placings: Iterable[Placing]) -> Iterator[tuple[Any, ...]]:
+        for one in placings:
+            decided = one.decided
+            if isinstance(decided, Grow):
+                continue  # its attempt is there already
+            yield (
+                one.attempt_id,
+                one.subject.id,
+                one.number,
+                "claiming" if one.is_claim else "starting",
+                self._pass_number,
+                decided.tier_id,
+                decided.borrowed,
+                one.subject.band if decided.why_now.get("rule") == "band" else 0,
+                json_text(dict(decided.why_now)),
+                json_text(dict(decided.why_here)),
+                "",
+                self._now,
+            )
+
+    def _replica_rows(self, placings: Sequence[Placing]) -> Iterator[tuple[Any, ...]]:
+        tokens = iter(rows_read(_TOKENS, count=sum(len(one.replicas) for one in placings)))
+        return (
+            (
+                replica_id,
+                one.attempt_id,
+                replica.index,
+                one.subject.spec_id,
+                replica.node_id,
+                replica.cpu_m,
+                replica.memory_mib,
+                "claiming" if one.is_claim else "assigned",
+                0,
+                "",
+                "",
+                0,
+                0,
+                *next(tokens),
+                self._now,
+            )
+            for one in placings
+            for replica_id, replica in one.replicas
+        )
+
+    def _allocation_rows(self, placings: Iterable[Placing]) -> Iterator[tuple[Any, ...]]:
+        cards, span = self._placer.cards, f"[{self._now.isoformat()},)"
+        for one in placings:
+            subject = one.subject
+            scope = subject.company_id if self._placer.is_company_scope else subject.team_id
+            state, expires_at = "held", None
+            if one.expires_s is not None:
+                state, expires_at = "claimed", self._now + timedelta(seconds=one.expires_s)
+            for key, piece in zip(ids.uuid7_texts(len(one.pieces)), one.pieces, strict=True):
+                card = cards[piece.gpu_id]
+                yield (
+                    key,
+                    subject.company_id,
+                    subject.team_id,
+                    subject.id,
+                    one.attempt_id,
+                    piece.replica_id,
+                    piece.gpu_id,
+                    card.card,
+                    card.is_instance,
+                    card.tier_id,
+                    piece.slots,
+                    None if piece.slots == WHOLE_CARD else scope,
+                    piece.units,
+                    state,
+                    expires_at,
+                    span,
+                )
+
+    def _short(self, placings: Sequence[Placing]) -> list[Placing]:
+        """Somebody is on a GPU where nobody should be: inserts the rows that can be, and tells who got too few."""
+        columns = [list(column) for column in zip(*self._allocation_rows(placings), strict=True)]
+        with connection.cursor() as cursor:
+            cursor.execute(_ALLOCATE, columns)
+            stored = Counter(str(row[0]) for row in cursor.fetchall())
+        return [
+            one
+            for one in placings
+            if len(one.pieces) > sum(stored[replica_id] for replica_id, _at in one.replicas)
+        ]
+
+
 _ALLOCATE = """
 INSERT INTO scheduling_allocation (id, company_id, team_id, workload_id, attempt_id, replica_id, gpu_id, card,
-  is_instance, tier_id, slots, scope, units, span, state, expires_at)
+  is_instance, tier_id, slots, scope, units, state, expires_at, span)
 SELECT id, company_id, team_id, workload_id, attempt_id, replica_id, gpu_id, card, is_instance, tier_id,
-  slots::int4multirange, scope, units, tstzrange(yard_now(), NULL), state,
-  yard_now() + make_interval(secs => expires_s)
+  slots::int4multirange, scope, units, state, expires_at, span::tstzrange
 FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[],
-            %s::smallint[], %s::uuid[], %s::text[], %s::uuid[], %s::int[], %s::text[], %s::int[])
+            %s::smallint[], %s::uuid[], %s::text[], %s::uuid[], %s::int[], %s::text[], %s::timestamptz[],
+            %s::text[])
   AS rows (id, company_id, team_id, workload_id, attempt_id, replica_id, gpu_id, card, is_instance, tier_id,
-           slots, scope, units, state, expires_s)
-ON CONFLICT DO NOTHING RETURNING replica_id::text
+           slots, scope, units, state, expires_at, span)
+ON CONFLICT DO NOTHING RETURNING replica_id
 """
-
-
-def placings_store(placings: Sequence[Placing]) -> list[Placing]:
-    """Inserts all rows; returns the placings that did not get all their GPUs: then the caller rolls back."""
-    rows_insert(Attempt, _ATTEMPT, [one.attempt for one in placings if one.attempt])
-    replicas = [row for one in placings for row in one.replicas]
-    tokens = rows_read(_TOKENS, count=len(replicas))
-    rows_insert(Replica, _REPLICA, [(*row, *token) for row, token in zip(replicas, tokens, strict=True)])
-    ports_store([row for one in placings for row in one.ports])
-    stored = _allocations_store([row for one in placings for row in one.allocations])
-    return [
-        one
-        for one in placings
-        if len(one.allocations) > sum(stored[replica_id] for replica_id in {row[0] for row in one.replicas})
-    ]
 
 
 def ports_store(rows: Sequence[tuple[Any, ...]]) -> None:
     rows_insert(PortLease, _PORT, rows)
-
-
-def _allocations_store(rows: Sequence[tuple[Any, ...]]) -> Counter[str]:
-    """Returns how many rows each replica got."""
-    if not rows:
-        return Counter()
-    with connection.cursor() as cursor:
-        cursor.execute(_ALLOCATE, [array_text(column) for column in zip(*rows, strict=True)])
-        return Counter(row[0] for row in cursor.fetchall())
 
 
 _COUNT = """

@@ -1,6 +1,6 @@
 import json
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -116,3 +116,16 @@ def test_an_environment_keeps_its_names_only() -> None:
 
 def test_no_secret_is_still_no_secret() -> None:
     assert masked({"password": None}) == {"password": None}
+
+
+def test_what_is_no_json_becomes_text() -> None:
+    document = masked(
+        {
+            "state": Source.WEB,
+            "at": datetime(2026, 1, 2, tzinfo=UTC),
+            "price": Decimal("1.50"),
+            "of": (1, True),
+        }
+    )
+    assert document == {"state": "web", "at": "2026-01-02T00:00:00Z", "price": "1.50", "of": [1, True]}
+    assert type(document["state"]) is str

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import connection, models, transaction
@@ -12,8 +14,13 @@ from django.db import connection, models, transaction
 from gpuyard.audit.doors import door_now
 from gpuyard.audit.masking import masked
 from gpuyard.audit.models import Event
-from gpuyard.core.bulk import instances_insert
+from gpuyard.core import ids
+from gpuyard.core.bulk import rows_insert
 from gpuyard.core.models import User
+
+_BATCH = 500
+# json.dumps would make an encoder for each call.
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 @dataclass(frozen=True)
@@ -30,9 +37,27 @@ class Subject:
     """What was acted on, where it is no model instance."""
 
     type: str
-    id: UUID | None
+    id: UUID | str | None
     label: str = ""
-    team_id: UUID | None = None
+    team_id: UUID | str | None = None
+
+
+class Draft(NamedTuple):
+    """An event that is not stored yet: by the model's field names, `old` and `new` masked."""
+
+    company_id: UUID | str | None
+    actor_id: UUID | None
+    actor_label: str
+    on_behalf_of_label: str
+    action: str
+    subject_type: str
+    subject_id: UUID | str | None
+    subject_label: str
+    team_id: UUID | str | None
+    old: Any
+    new: Any
+    reason: str
+    source: str
 
 
 SYSTEM = Actor("system")
@@ -56,7 +81,7 @@ def event_record(
     and `new` hold what changed, as JSON. `team_id` says whose work or rights it was about, where the subject is
     neither a team nor a row with one.
     """
-    event = event_draft(
+    draft = event_draft(
         company_id=company_id,
         actor=actor,
         action=action,
@@ -68,21 +93,29 @@ def event_record(
         source=source,
     )
     _require_transaction()
+    event = Event(**draft._asdict())
     event.save(force_insert=True)
     return event
 
 
-def events_record(drafts: Iterable[Event]) -> list[Event]:
-    """Stores many events (see `event_draft`) with one statement, in the caller's transaction."""
+def events_record(drafts: Iterable[Draft]) -> None:
+    """Stores many events with one statement, in the caller's transaction. Drafts made on the way must not query."""
     _require_transaction()
-    events = list(drafts)
-    instances_insert(events)
-    return events
+    rows_insert(Event, ("id", *Draft._fields), _rows(drafts))
+
+
+def _rows(drafts: Iterable[Draft]) -> Iterator[tuple[Any, ...]]:
+    given = iter(drafts)
+    while some := list(islice(given, _BATCH)):
+        for event_id, draft in zip(ids.uuid7_texts(len(some)), some, strict=True):
+            old = None if draft.old is None else _encode(draft.old)
+            new = None if draft.new is None else _encode(draft.new)
+            yield event_id, *draft._replace(old=old, new=new)
 
 
 def event_draft(
     *,
-    company_id: UUID | None,
+    company_id: UUID | str | None,
     actor: User | Actor | None,
     action: str,
     subject: models.Model | Subject,
@@ -91,11 +124,11 @@ def event_draft(
     reason: str = "",
     team_id: UUID | None = None,
     source: str | None = None,
-) -> Event:
+) -> Draft:
     """An event that is not stored yet."""
     who = _actor(actor)
     what = _subject(subject)
-    return Event(
+    return Draft(
         company_id=company_id,
         actor_id=who.id,
         actor_label=who.label[:200],
@@ -144,10 +177,10 @@ def export_record(
     rows: int | None = None,
     is_complete: bool = True,
     source: str | None = None,
-) -> list[Event]:
+) -> None:
     """Somebody took a file away: what, with which filter, how many rows. In each of the given chains."""
     told = {"filters": filters or {}, "rows": rows, **({} if is_complete else {"broken_off": True})}
-    drafts = [
+    events_record(
         event_draft(
             company_id=company_id,
             actor=actor,
@@ -157,5 +190,4 @@ def export_record(
             source=source,
         )
         for company_id in company_ids
-    ]
-    return events_record(drafts)
+    )
