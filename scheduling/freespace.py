@@ -23,6 +23,7 @@ from gpuyard.core.models import User
 from gpuyard.core.money import SLOTS_PER_GPU
 from gpuyard.fleet.models import Tier
 from scheduling.models import Allocation
+from scheduling.policies import policy_current
 from scheduling.states import ALLOCATION_LIVE
 from scheduling.supply import gpu_groups
 from tenants.models import Team
@@ -59,7 +60,7 @@ class SizeRoom:
 
 @dataclass(frozen=True)
 class CardRoom:
-    """A card that shares are on: `slots_free` of 1000, for its own team only."""
+    """A card that shares are on: `slots_free` of 1000, for its own team only, or its company's by the policy."""
 
     node: str
     index: int
@@ -172,18 +173,20 @@ _WHOLE = Multirange([Range(0, SLOTS_PER_GPU)])
 def _cards(
     actor: User, tier_ids: list[UUID], closed: set[UUID], team: Team | None
 ) -> dict[UUID, list[CardRoom]]:
-    own = {team.pk} if team else set(teams_visible(actor).order_by().values_list("pk", flat=True))
+    is_company = policy_current().share_scope == "company"
+    teams = [team] if team else teams_visible(actor).order_by()
+    own = {one.company_id if is_company else one.pk for one in teams}
     rows = (
         Allocation.objects.filter(state__in=ALLOCATION_LIVE, tier__in=tier_ids)
         .exclude(gpu__node__pool__in=closed)
         .values("tier_id", "gpu_id", "gpu__index", "gpu__node__name")
-        .annotate(taken=_RangeAgg("slots"), owners=ArrayAgg("team_id"))
+        .annotate(taken=_RangeAgg("slots"), scopes=ArrayAgg("scope", distinct=True))
         .exclude(taken=_WHOLE)
         .order_by("gpu__node__name", "gpu__index")
     )
     by_tier: dict[UUID, list[CardRoom]] = defaultdict(list)
     for row in rows:
         free = SLOTS_PER_GPU - sum(part.upper - part.lower for part in row["taken"])
-        is_own = not own.isdisjoint(row["owners"])
+        is_own = len(row["scopes"]) == 1 and row["scopes"][0] in own
         by_tier[row["tier_id"]].append(CardRoom(row["gpu__node__name"], row["gpu__index"], free, is_own))
     return by_tier

@@ -5,7 +5,7 @@ The request form's answers are in `checks`, the fleet in `supply`, verdicts in `
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,6 +22,8 @@ from gpuyard.core.errors import Invalid, NotFound
 from gpuyard.core.hooks import Eta
 from gpuyard.core.models import User
 from gpuyard.core.text import text_for_lookup
+from gpuyard.fleet.architectures import ARCHITECTURES, is_at_least
+from gpuyard.fleet.models import Tier
 from scheduling.checks import RequestCheck, request_check
 from scheduling.explanations import Explanation, Reason, attempt_reasons, verdict_explain, verdicts_explain
 from scheduling.history import pass_list
@@ -35,6 +37,8 @@ from scheduling.models import (
     Verdict,
     Workload,
 )
+from scheduling.sizes import tiers_able
+from scheduling.specs import Capabilities
 from scheduling.states import AttemptState, WorkloadState
 from scheduling.supply import FleetView, TierSupply, fleet_list, tier_supply
 from scheduling.usage import quota_checks, quota_use
@@ -62,6 +66,7 @@ __all__ = [
     "log_read",
     "pass_list",
     "queue_counts",
+    "queue_demand",
     "queue_list",
     "quota_checks",
     "quota_use",
@@ -114,7 +119,7 @@ def workload_list(actor: User, filters: WorkloadFilters | None = None) -> QueryS
         mine = Q(owner=actor) if asked.owner == "me" else Q(owner__public_id=text_for_lookup(asked.owner))
         workloads = workloads.filter(mine)
     if asked.tier:
-        workloads = workloads.filter(spec__document__request__tiers__contains=[text_for_lookup(asked.tier)])
+        workloads = workloads.filter(_takes_tier_q(text_for_lookup(asked.tier)))
     if asked.array:
         workloads = workloads.filter(array__public_id=text_for_lookup(asked.array))
     if asked.search:
@@ -228,12 +233,44 @@ _FIRST_TIER = KeyTextTransform("0", KeyTransform("tiers", KeyTransform("request"
 def queue_list(actor: User, tier: str = "") -> QuerySet[Workload]:
     """The actor's waiting workloads, in the order in which the last pass had them in line for their tier.
 
-    `tier`: only those that named it first, so that their places are of one line.
+    `tier`: only those that would take it, because they name it or by what it can do.
     """
     waiting = _visible(actor).filter(state=WorkloadState.WAITING)
     if tier:
-        waiting = waiting.alias(first=_FIRST_TIER).filter(first=text_for_lookup(tier))
+        waiting = waiting.filter(_takes_tier_q(text_for_lookup(tier)))
     return waiting.order_by("verdict__position", "-priority", "queued_at", "pk")
+
+
+_REQUEST = "spec__document__request"
+
+
+def _takes_tier_q(name: str) -> Q:
+    """The condition, on workloads, that a request names the tier or asks for nothing that it has not."""
+    takes = Q(**{f"{_REQUEST}__tiers__contains": [name]})
+    tier = Tier.objects.filter(name=name).first()
+    if tier is None:
+        return takes
+    wanted = f"{_REQUEST}__capabilities"
+    older = [one for one in ARCHITECTURES if is_at_least(tier.architecture, one)]
+    able = Q(**{f"{wanted}__labels__contained_by": list(tier.capabilities)})
+    for key, condition in (("memory_mib__lte", tier.memory_mib), ("architecture__in", older)):
+        name = key.partition("__")[0]
+        anything = Q(**{f"{wanted}__{name}": None}) | Q(**{f"{wanted}__{name}__isnull": True})
+        able &= anything | Q(**{f"{wanted}__{key}": condition})
+    return takes | able
+
+
+def queue_demand() -> dict[str, int]:
+    """Tier → how many workloads of everybody's wait that would take it; two queries."""
+    waiting = Workload.objects.filter(state=WorkloadState.WAITING).order_by()
+    asked = KeyTransform("request", "spec__document")
+    rows = waiting.values_list(KeyTransform("tiers", asked), KeyTransform("capabilities", asked))
+    tiers, found = list(Tier.objects.all()), Counter[str]()
+    for named, wanted, count in rows.annotate(count=Count("pk")):
+        able = tiers_able(Capabilities.model_validate(wanted), tiers) if wanted else ()
+        for name in {*(named or ()), *(tier.name for tier in able)}:
+            found[name] += count
+    return dict(found)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from gpuyard.fleet.models import Condition, Gpu, GpuCondition, Node, NodeState, 
 from scheduling.ends import ends_at
 from scheduling.loader_fleet import levels_and_domains
 from scheduling.models import Allocation
+from scheduling.policies import policy_current
 from scheduling.specs import Request
 from scheduling.states import ALLOCATION_LIVE
 from tenants.models import Team
@@ -147,13 +148,25 @@ def nodes_chosen(request: Request | None) -> Q:
 
 def _parts(team: Team, tiers: Sequence[Tier]) -> dict[tuple[UUID, UUID], tuple[int, ...]]:
     """(tier, node) → what is left of each card that has shares, of the team's scope."""
-    shares = Allocation.objects.filter(state__in=ALLOCATION_LIVE, scope=team.pk, tier__in=tiers)
+    own = Q(scope=share_scope_of(team))
     found: dict[tuple[UUID, UUID], list[int]] = defaultdict(list)
-    cards = shares.values_list("tier_id", "gpu__node_id", "gpu_id").annotate(units=Sum("units"))
+    # a card that somebody of another scope is on takes none of these, as while the policy changes
+    cards = (
+        Allocation.objects.filter(state__in=ALLOCATION_LIVE, tier__in=tiers)
+        .values_list("tier_id", "gpu__node_id", "gpu_id")
+        .annotate(units=Sum("units"))
+        .alias(others=Count("pk", filter=~own))
+        .filter(others=0)
+    )
     for tier_id, node_id, _gpu, units in cards:
         left = SLOTS_PER_GPU - units * SLOTS_PER_GPU // UNITS_PER_GPU
         found[tier_id, node_id].append(max(0, left))
     return {key: tuple(pieces) for key, pieces in found.items()}
+
+
+def share_scope_of(team: Team) -> UUID:
+    """Whose shares may lie on one card with the team's, by the policy in force: its own, or its company's."""
+    return team.company_id if policy_current().share_scope == "company" else team.pk
 
 
 def _domains(request: Request | None) -> Callable[[UUID], str | None]:

@@ -130,14 +130,19 @@ def quota(
 
 
 def tier(
-    name: str | None = None, *, memory_mib: int = 81559, cost_rank: int = 0, rule_for: str | None = None
+    name: str | None = None,
+    *,
+    memory_mib: int = 81559,
+    cost_rank: int = 0,
+    rule_for: str | None = None,
+    architecture: str = "hopper",
 ) -> Tier:
     """A tier; with `rule_for`, also the rule by which GPUs of that model have it."""
     made = Tier.objects.create(
         name=name or _name("tier"),
         model=rule_for or "NVIDIA H100 80GB HBM3",
         memory_mib=memory_mib,
-        architecture="hopper",
+        architecture=architecture,
         cost_rank=cost_rank,
     )
     if rule_for:
@@ -373,6 +378,7 @@ def allocation(
     state: str = AllocationState.HELD,
     since: datetime | None = None,
     shares: tuple[int, int] | None = None,
+    scope: uuid.UUID | None = None,
     **fields: Any,
 ) -> Allocation:
     """A whole GPU (or the slots `shares` of one) for a replica, held or claimed: it begins as nothing else."""
@@ -388,7 +394,7 @@ def allocation(
         is_instance=on.is_instance,
         tier=on.tier,
         slots=Multirange([Range(*(shares or (0, SLOTS_PER_GPU)))]),
-        scope=None if shares is None else parent.team_id,
+        scope=None if shares is None else scope or parent.team_id,
         units=UNITS_PER_GPU if shares is None else 7 * (shares[1] - shares[0]),
         span=DateTimeTZRange(since or clock.now(), None),
         state=state,

@@ -12,7 +12,10 @@ from gpuyard.core.models import User
 from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.fleet.models import Tier
 from scheduling import selectors
+from scheduling.freespace import free_space
 from scheduling.models import Workload
+from scheduling.policies import policy_set
+from scheduling.specs import request_of
 from tenants.models import Case, Team
 from tests import factories as make
 
@@ -153,6 +156,23 @@ def test_a_draft_takes_as_many_queries_in_a_large_fleet(
 
 
 # --- The fleet page --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("scope", "free"), [("team", 1), ("company", 2)])
+def test_a_part_of_a_sisters_card_is_free_where_the_policy_says_so(scope: str, free: int) -> None:
+    team, tier = _team()[0], make.tier()
+    sister, node = make.team(team.parent, "sister"), make.node(tier, 2)
+    if scope == "company":
+        policy_set(actor=make.admin(), changes={"share_scope": "company"}, based_on=0, reason="try")
+    piece = make.workload(sister, tier, request_fields={"share": 500})
+    rank = make.replica(make.attempt(piece, tier), node)
+    whose = sister.company_id if scope == "company" else sister.pk
+    make.allocation(rank, node.gpus.order_by("index")[0], shares=(0, 500), scope=whose)
+    asked = request_of(make.spec_document(tier, request_fields={"share": 500}))
+    (supply,) = selectors.tier_supply(team, [tier], asked)
+    rooms = free_space(make.user("member", team), [tier], team=team)
+    assert sum(node.replicas_now(asked, 500) for node in supply.nodes) == 1 + free
+    assert len(rooms[0].own_cards) == free - 1
 
 
 def test_everybody_sees_the_fleet_but_holders_only_of_their_teams() -> None:

@@ -42,6 +42,30 @@ def test_each_tier_has_its_line_and_others_are_only_counted() -> None:
     assert "small</a>" not in see(member, "queue", tier="h100-80g")
 
 
+def test_the_tier_filter_finds_all_that_would_take_it() -> None:
+    team, member = _team()
+    make.tier("h100-80g", memory_mib=81_920, architecture="hopper")
+    make.tier("l4-24g", memory_mib=24_576, architecture="ada")
+    make.tier("a100-40g", memory_mib=40_960, architecture="ampere")
+    make.workload(team, "h100-80g", owner=member, name="by-name", gpus=9)
+    make.workload(team, "l4-24g", "h100-80g", owner=member, name="second", gpus=9)
+    for name, wanted in (
+        ("by-memory", {"memory_mib": 40_000, "architecture": None, "labels": []}),
+        ("by-age", {"memory_mib": None, "architecture": "hopper", "labels": []}),
+        ("by-label", {"memory_mib": None, "architecture": None, "labels": ["nothing-has-it"]}),
+    ):
+        fields = {"tiers": [], "capabilities": wanted}
+        make.workload(team, owner=member, name=name, gpus=9, request_fields=fields)
+    for tier, names in {
+        "h100-80g": {"by-name", "second", "by-memory", "by-age"},
+        "a100-40g": {"by-memory"},
+        "l4-24g": {"second"},
+    }.items():
+        rows = list(csv.DictReader(io.StringIO(see(member, "queue_csv", tier=tier))))
+        assert {row["name"] for row in rows} == names
+        assert f'{tier} <span class="mut tn">{len(names)}</span>' in see(member, "queue")
+
+
 def test_a_team_sees_use_guarantee_and_fair_share() -> None:
     team, member = _team()
     tier = make.tier("h100-80g")

@@ -8,10 +8,9 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from gpuyard.core.models import User
 from gpuyard.fleet.models import Gpu, Node
-from gpuyard.web.forms import RequestForm, request_initial
-from scheduling.models import Workload
-from scheduling.specs import request_of
+from scheduling.models import BandGrant, Workload
 from tenants.models import Team
 from tests import factories as make
 from tests.web.test_request_form import GOOD
@@ -119,30 +118,73 @@ def test_all_that_can_be_said(client: Client, team: Team) -> None:
     assert Workload.objects.exclude(pk=earlier.pk).count() == 3
 
 
-def test_again_fills_in_all_of_it(client: Client, team: Team) -> None:
+EVERYTHING = {
+    "reason": "for the paper",
+    "time_limit": "1 d 3 h 46 m 40 s",
+    "memory": "1000 MiB",
+    "cpu": "12345.678",
+    "part": "0.25, 10 GiB",
+    "replicas": "2",
+    "replicas_most": "3",
+    "elastic": "on",
+    "other_tiers": "a100-40g, l4-24g",
+    "tier_choice": "order",
+    "mix_tiers": "on",
+    "node_labels": "zone=a, row=1",
+    "not_labels": "zone=b, zone=c",
+    "not_nodes": "node-1",
+    "depends_on": "w-first, w-second",
+    "level_required": "rack",
+    "level_preferred": "node",
+    "level_wait": "10 m",
+    "spread_level": "node",
+    "not_before": "2036-12-01T08:00",
+    "array_count": "2",
+    "array_parallel": "1",
+    "min_run": "1 h 1 m 1 s",
+    "restart_cost": "30 m",
+    "env": "A=1\nB=x=y",
+    "working_dir": "/work",
+    "checkpoint_dir": "/ckpt",
+    "image": "registry/train:1",
+    "ports": "http /healthz\nmetrics",
+    "priority": "-3",
+    "preemptible": "no",
+    "band": "2",
+}
+
+
+@pytest.mark.parametrize("of_any", [False, True])
+def test_again_asks_for_all_of_it_again(client: Client, team: Team, of_any: bool) -> None:
+    """Everything the form can say is sent, opened as “again”, and sent as it stands there."""
     make.domain("rack")
-    typed = {
-        "part": "0.25, 10 GiB",
-        "replicas_most": "3",
-        "elastic": "on",
-        "node_labels": "zone=a",
-        "level_preferred": "rack",
-        "level_wait": "10 m",
-        "not_before": "2036-12-01T08:00",
-        "array_count": "2",
-        "min_run": "30 m",
-    }
+    BandGrant.objects.create(team=team, band=9, cap=70_000, reason="paper", granted_by=make.admin())
+    for name in ("a100-40g", "l4-24g"):
+        make.tier(name, memory_mib=40_000)
+    owner = User.objects.get(username="ada")
+    first, second = (make.workload(team, "h100-80g", owner=owner) for _ in range(2))
+    typed = EVERYTHING | {"depends_on": f"{first.public_id}, {second.public_id}"}
+    if of_any:
+        typed |= {"tier": "any", "other_tiers": "", "least_memory": "10000 MiB"}
+        typed |= {"least_architecture": "ampere", "capability_labels": ""}
     _request(client, team, **typed)
-    spec = Workload.objects.filter(array_index=0).get().spec
-    assert spec is not None
+    (asked,) = _asked()
 
-    initial = request_initial(spec.document)
-    again = RequestForm({**GOOD, **initial, "team": "t", "name": "again"}, teams=[("t", "team")])
+    form = client.get(reverse("web:request"), {"again": asked.public_id}).context["form"]
+    filled = {name: "on" if value is True else value for name, value in form.initial.items() if value}
+    assert set(EVERYTHING) - {"other_tiers"} <= set(filled)
+    sent = client.post(reverse("web:request"), filled | {"idempotency_key": "web-2"})
 
-    assert again.is_valid(), again.errors
-    assert again.spec is not None
-    # the same moment, whose zone is the reader's
-    assert again.spec.request == request_of(spec.document)
+    assert sent.status_code == 302, sent.context["form"].errors
+    again = _asked()[1]
+    assert (again.spec and again.spec.document) == (asked.spec and asked.spec.document)
+    for name in ("name", "kind", "team_id", "priority", "preemptible", "band", "justification"):
+        assert getattr(again, name) == getattr(asked, name)
+
+
+def _asked() -> list[Workload]:
+    found = Workload.objects.filter(array_index=0).order_by("created_at", "pk")
+    return list(found.select_related("spec"))
 
 
 def test_any_gpu_that_has_it(client: Client, team: Team) -> None:

@@ -44,7 +44,7 @@ def client(team: Team) -> Client:
 
 
 def test_what_is_typed_becomes_the_spec(client: Client, team: Team) -> None:
-    data = GOOD | {"team": team.public_id, "env": "A=1\nB=x=y", "port": "http", "health_path": "/healthz"}
+    data = GOOD | {"team": team.public_id, "env": "A=1\nB=x=y", "ports": "http /healthz\nmetrics"}
     answer = client.post(reverse("web:request"), data)
     workload = Workload.objects.get()
     assert answer["Location"] == reverse("web:workload", args=[workload.public_id])
@@ -52,7 +52,10 @@ def test_what_is_typed_becomes_the_spec(client: Client, team: Team) -> None:
     document = workload.spec.document
     assert document["command"] == ["python3", "-u", "train.py", "--name", "a b"]
     assert document["env"] == {"A": "1", "B": "x=y"}
-    assert document["ports"] == [{"name": "http", "health_path": "/healthz"}]
+    assert document["ports"] == [
+        {"name": "http", "health_path": "/healthz"},
+        {"name": "metrics", "health_path": None},
+    ]
     assert document["time_limit_s"] == 3600
     assert document["request"]["memory_mib"] == 16384
 
@@ -77,7 +80,10 @@ def test_what_is_typed_becomes_the_spec(client: Client, team: Team) -> None:
         ("memory", "lots", "16 GiB"),
         ("env", "NO EQUALS", "NAME=value"),
         ("env", "RANK=1", "GPU Yard sets this variable itself"),
-        ("health_path", "/x", "needs a port"),
+        ("ports", "/x", "a name on each line"),
+        ("ports", "http /x more", "a name on each line"),
+        ("priority", "9999", "no priority"),
+        ("priority", "high", "no priority"),
         ("team", "t-strangers", "Choose one from the list"),
         ("kind", "mining", "not one of the available"),
     ],

@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from gpuyard.core.money import SLOTS_PER_GPU
-from gpuyard.web.wording import duration, parse_duration
+from gpuyard.web.wording import duration_exact, parse_duration
 from scheduling.asked import number
 
 ANY_TIER = "any"  # the choice "any GPU that has …"
@@ -51,8 +51,7 @@ def request_parts(data: Mapping[str, Any]) -> dict[str, Any]:
         found["not_before"] = _moment(moment)
     if array := _array(data):
         found["array"] = array
-    if data.get("elastic"):
-        found["elastic"] = True
+    found |= {field: True for field in ("elastic", "mix_tiers") if data.get(field)}
     return found
 
 
@@ -172,10 +171,12 @@ def parts_initial(request: Mapping[str, Any]) -> dict[str, Any]:
         "tier": ANY_TIER if wanted else tiers[0],
         "other_tiers": ", ".join(tiers[1:]),
         "tier_choice": request.get("tier_choice", "value"),
-        "least_memory": _gib(wanted.get("memory_mib")),
+        "least_memory": memory_text(wanted.get("memory_mib")),
         "least_architecture": wanted.get("architecture") or "",
         "capability_labels": ", ".join(wanted.get("labels", ())),
-        "part": ", ".join(filter(None, [_share(request.get("share")), _gib(request.get("gpu_memory_mib"))])),
+        "part": ", ".join(
+            filter(None, [_share(request.get("share")), memory_text(request.get("gpu_memory_mib"))])
+        ),
         **{
             name: ", ".join(request.get(name, ()))
             for name in ("node_labels", "not_labels", "not_nodes", "depends_on")
@@ -190,6 +191,7 @@ def parts_initial(request: Mapping[str, Any]) -> dict[str, Any]:
         "min_run": _time(request.get("min_run_s")),
         "restart_cost": _time(request.get("restart_cost_s")),
         "elastic": request.get("elastic", False),
+        "mix_tiers": request.get("mix_tiers", False),
     }
 
 
@@ -197,13 +199,17 @@ def _share(share: int | None) -> str:
     return number(share, SLOTS_PER_GPU) if share else ""
 
 
-def _gib(memory_mib: int | None) -> str:
-    return f"{number(memory_mib, 1024)} GiB" if memory_mib else ""
+def memory_text(memory_mib: int | None) -> str:
+    """As `mebibytes` reads it again, to the MiB."""
+    if not memory_mib:
+        return ""
+    return f"{memory_mib} MiB" if memory_mib % 128 else f"{number(memory_mib, 1024)} GiB"
 
 
 def _time(seconds: int | None) -> str:
-    return duration(seconds) if seconds else ""
+    return duration_exact(seconds) if seconds else ""
 
 
 def _local(moment: str) -> str:
-    return timezone.localtime(datetime.fromisoformat(moment)).strftime("%Y-%m-%dT%H:%M")
+    local = timezone.localtime(datetime.fromisoformat(moment)).replace(tzinfo=None)
+    return local.isoformat(timespec="auto" if local.second or local.microsecond else "minutes")

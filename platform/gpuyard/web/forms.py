@@ -16,8 +16,16 @@ from django.utils.translation import gettext_lazy
 from gpuyard.core.errors import FieldError, Invalid
 from gpuyard.fleet.architectures import ARCHITECTURES
 from gpuyard.fleet.selectors import fabric_levels
-from gpuyard.web.form_parts import Unreadable, mebibytes, parts_initial, request_parts, whole
-from gpuyard.web.wording import duration, parse_duration
+from gpuyard.web.form_parts import (
+    Unreadable,
+    mebibytes,
+    memory_text,
+    parts_initial,
+    request_parts,
+    whole,
+)
+from gpuyard.web.wording import duration_exact, parse_duration
+from scheduling.asked import number
 from scheduling.models import Kind
 from scheduling.policy_models import HIGHEST_BAND
 from scheduling.specs import Spec, spec_parse
@@ -34,7 +42,8 @@ FIELDS = {
     "spec.working_dir": "working_dir",
     "spec.checkpoint_dir": "checkpoint_dir",
     "spec.time_limit_s": "time_limit",
-    "spec.ports": "port",
+    "spec.ports": "ports",
+    "spec.image": "image",
     "spec.request.gpus_per_replica": "gpus_per_replica",
     "spec.request.replicas_min": "replicas",
     "spec.request.replicas_max": "replicas_most",
@@ -45,6 +54,7 @@ FIELDS = {
     "spec.request.capabilities.architecture": "least_architecture",
     "spec.request.capabilities.labels": "capability_labels",
     "spec.request.tier_choice": "tier_choice",
+    "spec.request.mix_tiers": "mix_tiers",
     "spec.request.node_labels": "node_labels",
     "spec.request.not_labels": "not_labels",
     "spec.request.not_nodes": "not_nodes",
@@ -65,6 +75,7 @@ FIELDS = {
     "name": "name",
     "kind": "kind",
     "band": "band",
+    "priority": "priority",
     "justification": "reason",
 }
 
@@ -119,10 +130,26 @@ class RequestForm(forms.Form):
     env = _text(gettext_lazy("Environment"), hint=gettext_lazy("NAME=value, one on each line"), lines=True)
     working_dir = _text(gettext_lazy("Working folder"))
     checkpoint_dir = _text(gettext_lazy("Checkpoint folder"))
-    port = _text(
-        gettext_lazy("Port name"), hint=gettext_lazy("Such as http; the number is given to the program")
+    image = _text(gettext_lazy("Container image"), hint=gettext_lazy("For nodes that run containers"))
+    ports = _text(
+        gettext_lazy("Ports"),
+        hint=gettext_lazy("A name on each line, then a health check if there is one: http /healthz"),
+        lines=True,
     )
-    health_path = _text(gettext_lazy("Health check"), hint=gettext_lazy("Such as /healthz, on that port"))
+    priority = _text(
+        gettext_lazy("Priority"),
+        hint=gettext_lazy("Inside the team, −1000 to 1000; 0 is usual"),
+        inputmode="numeric",
+    )
+    preemptible = forms.ChoiceField(
+        label=gettext_lazy("May be taken back"),
+        required=False,
+        choices=(
+            ("", gettext_lazy("as usual: training with a checkpoint folder")),
+            ("yes", gettext_lazy("yes: it starts again later")),
+            ("no", gettext_lazy("no: it must stay inside the guarantee")),
+        ),
+    )
 
     part = _text(
         gettext_lazy("Part of a GPU"),
@@ -146,6 +173,9 @@ class RequestForm(forms.Form):
             ("value", gettext_lazy("the best result per cost")),
             ("order", gettext_lazy("the first that is free")),
         ),
+    )
+    mix_tiers = forms.BooleanField(
+        label=gettext_lazy("Replicas may stand on several of them"), required=False
     )
     least_memory = _text(gettext_lazy("GPU memory at least"), hint=gettext_lazy("Such as 40 GiB"))
     least_architecture = forms.ChoiceField(
@@ -220,6 +250,10 @@ class RequestForm(forms.Form):
             self.question = None
         return data
 
+    def clean_priority(self) -> int | str:
+        text: str = self.cleaned_data["priority"]
+        return whole(text) if text.strip() else 0
+
     def refuse(self, errors: Sequence[FieldError]) -> None:
         """Puts what a service found wrong beside the fields it concerns."""
         for error in errors:
@@ -237,10 +271,11 @@ class RequestForm(forms.Form):
             parts["gpus_per_replica"] = whole(data.get("gpus_per_replica", ""))
         return {
             "command": self._command(data.get("command", "")),
+            "image": data.get("image") or None,
             "env": self._env(data.get("env", "")),
             "working_dir": data.get("working_dir") or None,
             "checkpoint_dir": data.get("checkpoint_dir") or None,
-            "ports": self._ports(data.get("port", ""), data.get("health_path", "")),
+            "ports": self._ports(data.get("ports", "")),
             "time_limit_s": self._time(data.get("time_limit", "")),
             "request": {
                 "replicas_min": replicas,
@@ -280,10 +315,14 @@ class RequestForm(forms.Form):
             env[name.strip()] = value
         return env
 
-    def _ports(self, name: str, health_path: str) -> list[dict[str, Any]]:
-        if health_path and not name:
-            self.add_error("port", _("A health check needs a port. Name one, such as http."))
-        return [{"name": name, "health_path": health_path or None}] if name else []
+    def _ports(self, text: str) -> list[dict[str, Any]]:
+        found = []
+        for line in filter(None, (line.split() for line in text.splitlines())):
+            if len(line) > 2 or line[0].startswith("/"):
+                self.add_error("ports", _("Write a name on each line, then its health check: http /healthz."))
+                return []
+            found.append({"name": line[0], "health_path": line[1] if len(line) > 1 else None})
+        return found
 
     def _time(self, text: str) -> int | None:
         if not text.strip():
@@ -310,22 +349,23 @@ class RequestForm(forms.Form):
 
 def request_initial(document: dict[str, Any], **others: Any) -> dict[str, Any]:
     """The form's fields filled from a spec: for “again”."""
-    request, ports = document["request"], document.get("ports") or [{}]
-    limit = document.get("time_limit_s")
+    request, limit = document["request"], document.get("time_limit_s")
     return {
         **parts_initial(request),
         "gpus_per_replica": request["gpus_per_replica"],
         "replicas": request["replicas_min"],
         "replicas_most": request["replicas_max"] if request["replicas_max"] > request["replicas_min"] else "",
-        "time_limit": duration(limit) if limit else "",
+        "time_limit": duration_exact(limit) if limit else "",
         "command": shlex.join(document["command"]),
-        "cpu": f"{request['cpu_m'] / 1000:g}",
-        "memory": f"{request['memory_mib'] / 1024:g} GiB",
+        "cpu": number(request["cpu_m"], 1000),
+        "memory": memory_text(request["memory_mib"]),
         "env": "\n".join(f"{name}={value}" for name, value in (document.get("env") or {}).items()),
         "working_dir": document.get("working_dir") or "",
         "checkpoint_dir": document.get("checkpoint_dir") or "",
-        "port": ports[0].get("name", ""),
-        "health_path": ports[0].get("health_path") or "",
+        "image": document.get("image") or "",
+        "ports": "\n".join(
+            f"{port['name']} {port.get('health_path') or ''}".rstrip() for port in document.get("ports") or ()
+        ),
         **others,
     }
 

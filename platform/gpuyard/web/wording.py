@@ -97,6 +97,15 @@ def duration(seconds: float | Decimal | None) -> str:
     return NARROW.join(shown) or f"0{NARROW}s"
 
 
+def duration_exact(seconds: int) -> str:
+    """1 d 3 h 46 m 40 s: as `parse_duration` reads it again, to the second."""
+    parts, left = [], seconds
+    for unit in ("d", "h", "m", "s"):
+        count, left = divmod(left, UNIT_SECONDS[unit])
+        parts += [f"{count} {unit}"] if count else []
+    return " ".join(parts) or "0 s"
+
+
 def parse_duration(text: str) -> int | None:
     """Seconds of '12 h', '1h 30m', '90 min', '2d'; a bare number is hours. None if it cannot be read."""
     cleaned = text.strip().lower().replace(NARROW, " ")

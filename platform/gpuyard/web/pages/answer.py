@@ -28,8 +28,15 @@ def answer_of(actor: User, team: Team | None, form: RequestForm) -> AnswerPanel:
     form.is_valid()  # reads the fields once; what a service found wrong stays
     if team is None or form.question is None:
         return _unfinished(form)
+    priority = form.cleaned_data.get("priority")
     try:
-        known = request_check(actor, team, kind=form.cleaned_data["kind"], spec=form.question.as_json())
+        known = request_check(
+            actor,
+            team,
+            kind=form.cleaned_data["kind"],
+            spec=form.question.as_json(),
+            priority=priority if isinstance(priority, int) else 0,  # what is none is refused when it is sent
+        )
     except DomainError as exc:
         form.refuse(exc.errors)
         return _unfinished(form)

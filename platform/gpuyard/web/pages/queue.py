@@ -22,7 +22,15 @@ from gpuyard.web.pages.why import blocker_label, hopeless_first, is_never
 from gpuyard.web.scheduler_contexts import QueueLine, QueuePage, QueueRow
 from scheduling.explanations import Explanation, verdicts_explain
 from scheduling.models import Verdict, Workload
-from scheduling.selectors import LineCount, fair_shares, last_pass_at, queue_counts, queue_list, quota_use
+from scheduling.selectors import (
+    LineCount,
+    fair_shares,
+    last_pass_at,
+    queue_counts,
+    queue_demand,
+    queue_list,
+    quota_use,
+)
 from tenants.models import Quota, Team
 from tenants.selectors import teams_visible
 
@@ -38,7 +46,8 @@ CSV_HEADER = (
 def build(actor: User, team: Team | None, tier: str = "") -> QueuePage:
     as_of = clock.now()
     counts = queue_counts(actor)
-    picked = tier if tier in {count.tier for count in counts if count.tier} else ""
+    demand = queue_demand()
+    picked = tier if tier in demand else ""
     found = _waiting(actor, team, picked)
     total, waiting = found.count(), list(found[:MOST_ROWS])
     verdicts = _verdicts(actor, waiting)
@@ -48,7 +57,7 @@ def build(actor: User, team: Team | None, tier: str = "") -> QueuePage:
         summary=_summary(total, never),
         lines=_lines(waiting, verdicts, counts, as_of, picked),
         more=total - len(waiting),
-        tier_choices=_choices(counts, picked),
+        tier_choices=_choices(counts, demand, picked),
         lanes=quota_lines(actor, team, tier=picked),
         clearing=clearing.build(actor, waiting, as_of),
         last_pass_at=last_pass_at(),
@@ -100,7 +109,7 @@ def _lines(
     for one in waiting:
         by_tier.setdefault(_first_tier(one), []).append(_row(one, verdicts.get(one.pk), as_of))
     ranks = dict(Tier.objects.values_list("name", "cost_rank"))
-    shown = [count for count in counts if count.tier == picked or not picked]
+    shown = [count for count in counts if count.tier == picked or not picked or count.tier in by_tier]
     shown.sort(key=lambda count: (not by_tier.get(count.tier), -ranks.get(count.tier, 0), count.tier))
     return [
         QueueLine(tier=count.tier, note=_line_note(count), rows=by_tier.get(count.tier, ()))
@@ -121,16 +130,16 @@ def _line_note(count: LineCount) -> str:
     return _("%(text)s, %(n)s of them of other teams") % {"text": text, "n": wording.number(count.others)}
 
 
-def _choices(counts: list[LineCount], picked: str) -> list[Choice]:
+def _choices(counts: list[LineCount], demand: Mapping[str, int], picked: str) -> list[Choice]:
+    """A request that would take several tiers counts for each of them."""
     every = Choice(
         value="", label=_("All tiers"), count=sum(count.waiting for count in counts), selected=not picked
     )
-    named = [count for count in counts if count.tier]
     return [
         every,
         *(
-            Choice(value=one.tier, label=one.tier, count=one.waiting, selected=one.tier == picked)
-            for one in named
+            Choice(value=name, label=name, count=count, selected=name == picked)
+            for name, count in sorted(demand.items())
         ),
     ]
 

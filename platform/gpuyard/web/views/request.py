@@ -76,6 +76,8 @@ def _send(request: HttpRequest, actor: User, form: RequestForm, teams: list[Team
             name=data["name"],
             kind=data["kind"],
             band=data["band"] or 0,
+            priority=data["priority"],
+            preemptible={"yes": True, "no": False}.get(data["preemptible"]),
             spec=form.spec.as_json(),
             justification=data["reason"],
             submission_key=_key(request),
@@ -125,12 +127,17 @@ def _is_used(form: RequestForm) -> bool:
     """Whether something was chosen that the closed part of the form would hide."""
     names = (
         "part",
+        "other_tiers",
         "least_memory",
         "node_labels",
         "level_required",
         "level_preferred",
         "array_count",
         "depends_on",
+        "env",
+        "image",
+        "ports",
+        "priority",
     )
     return str(form["tier"].value()) == ANY_TIER or any(form[name].value() for name in names)
 
@@ -144,7 +151,14 @@ def _draft(request: HttpRequest, actor: User, teams: list[Team]) -> dict[str, An
         earlier = workload_get(actor, again)
         assert earlier.spec is not None
         initial = request_initial(
-            earlier.spec.document, name=earlier.name, kind=earlier.kind, team=earlier.team.public_id
+            earlier.spec.document,
+            name=earlier.name,
+            kind=earlier.kind,
+            team=earlier.team.public_id,
+            reason=earlier.justification,
+            band=earlier.band,
+            priority=earlier.priority or "",
+            preemptible="yes" if earlier.preemptible else "no",
         )
         return initial | _changes(request)
     chosen = next((one for one in tier_choices(first, "training", "") if one.selected), None)
