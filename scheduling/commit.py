@@ -20,6 +20,7 @@ from gpuyard.core import clock
 from gpuyard.fleet.selectors import fleet_silence
 from scheduling import judging
 from scheduling.engine.decisions import STOP_CONSOLIDATE, Claim, Grow, Plan, Policy, Start
+from scheduling.engine.reasons import grow_reason
 from scheduling.evicting import (
     Leaving,
     evictions_store,
@@ -234,6 +235,7 @@ def _placing_events(placings: Iterable[Placing], done: Committed) -> Iterator[Dr
     actor = done.actor
     for one in placings:
         told: dict[str, object] = {"attempt": one.number, "gpus": len(one.pieces)}
+        reason = grow_reason(one.decided) if isinstance(one.decided, Grow) else ""
         if isinstance(one.decided, Grow):
             action, old, told = "workload.grow", None, {**told, "replicas": len(one.replicas)}
         elif isinstance(one.decided, Claim):
@@ -248,4 +250,5 @@ def _placing_events(placings: Iterable[Placing], done: Committed) -> Iterator[Dr
             subject=Subject("workload", one.subject.id, one.subject.label, one.subject.team_id),
             old=old,
             new=told,
+            reason=reason,
         )

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib.postgres.aggregates import ArrayAgg
-from django.db.models import Aggregate, F
+from django.db.models import Aggregate, Count, F
 from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
@@ -21,7 +21,7 @@ from gpuyard.core import clock
 from gpuyard.core.fields import Int4MultiRangeField
 from gpuyard.core.models import User
 from gpuyard.core.money import SLOTS_PER_GPU
-from gpuyard.fleet.models import Tier
+from gpuyard.fleet.models import Condition, GpuCondition, NodeState, Tier
 from scheduling.models import Allocation
 from scheduling.policies import policy_current
 from scheduling.states import ALLOCATION_LIVE
@@ -74,6 +74,7 @@ class TierRoom:
     nodes: tuple[NodeRoom, ...]
     cards: tuple[CardRoom, ...]
     as_of: datetime
+    out: tuple[tuple[str, int], ...] = ()  # GPUs that are not ready, by condition, the most first
 
     @property
     def total(self) -> int:
@@ -130,12 +131,33 @@ def block_sizes(largest: int) -> tuple[int, ...]:
 
 
 def free_space(actor: User, tiers: Iterable[Tier], *, team: Team | None = None) -> list[TierRoom]:
-    """The tiers in the given order, for a team (None: for anybody), in four queries however large the fleet is."""
+    """The tiers in the given order, for a team (None: for anybody), in five queries however large the fleet is."""
     wanted, as_of = list(tiers), clock.now()
     tier_ids = [tier.pk for tier in wanted]
     closed = pools_closed_to(team) if team else set()
     nodes, cards = _nodes(tier_ids, closed), _cards(actor, tier_ids, closed, team)
-    return [TierRoom(tier, tuple(nodes[tier.pk]), tuple(cards[tier.pk]), as_of) for tier in wanted]
+    out = _out(tier_ids, closed)
+    return [
+        TierRoom(tier, tuple(nodes[tier.pk]), tuple(cards[tier.pk]), as_of, tuple(out[tier.pk]))
+        for tier in wanted
+    ]
+
+
+def _out(tier_ids: list[UUID], closed: set[UUID]) -> dict[UUID, list[tuple[str, int]]]:
+    """Tier → why so many of its GPUs are not counted as free."""
+    rows = (
+        GpuCondition.objects.filter(span__upper_inf=True, gpu__retired_at=None, gpu__tier__in=tier_ids)
+        .exclude(condition=Condition.READY)
+        .exclude(gpu__node__state=NodeState.RETIRED)
+        .exclude(gpu__node__pool__in=closed)
+        .values_list("gpu__tier_id", "condition")
+        .annotate(count=Count("pk"))
+        .order_by("-count", "condition")
+    )
+    found: dict[UUID, list[tuple[str, int]]] = defaultdict(list)
+    for tier_id, condition, count in rows:
+        found[tier_id].append((condition, count))
+    return found
 
 
 def _nodes(tier_ids: list[UUID], closed: set[UUID]) -> dict[UUID, list[NodeRoom]]:

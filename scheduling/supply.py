@@ -23,10 +23,11 @@ from gpuyard.core.money import SLOTS_PER_GPU, UNITS_PER_GPU
 from gpuyard.fleet.models import Condition, Gpu, GpuCondition, Node, NodeState, Tier
 from scheduling.ends import ends_at
 from scheduling.loader_fleet import levels_and_domains
-from scheduling.models import Allocation
+from scheduling.models import Allocation, Workload
 from scheduling.policies import policy_current
 from scheduling.specs import Request
 from scheduling.states import ALLOCATION_LIVE
+from scheduling.visibility import workloads_visible_q
 from tenants.models import Team
 from tenants.selectors import pools_closed_to, teams_visible
 
@@ -356,6 +357,26 @@ def _cell(gpu: Gpu, condition: GpuCondition | None, holding: _Holding | None) ->
         is_others=holding is not None and holding.holder is None,
         is_running=holding is not None and holding.is_running,
     )
+
+
+@dataclass(frozen=True)
+class NodeWork:
+    """What one replica has on a node. `is_hidden`: another team's, of which only that much is told."""
+
+    rows: tuple[Allocation, ...]
+    is_hidden: bool
+
+
+def node_work(actor: User, node: Node) -> list[NodeWork]:
+    """By GPU; three queries."""
+    found: dict[tuple[UUID, str], list[Allocation]] = defaultdict(list)
+    live = live_allocations().select_related("gpu", "tier", "workload__team", "attempt", "replica__spec")
+    for row in live.filter(gpu__node=node).order_by("gpu__index", "slots", "pk"):
+        found[row.replica_id, row.state].append(row)
+    keys = {rows[0].workload_id for rows in found.values()}
+    visible = Workload.objects.filter(workloads_visible_q(actor), pk__in=keys).order_by()
+    seen = set(visible.values_list("pk", flat=True))
+    return [NodeWork(tuple(rows), rows[0].workload_id not in seen) for rows in found.values()]
 
 
 # --- Who holds what ----------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def test_the_tier_filter_finds_all_that_would_take_it() -> None:
         ("by-age", {"memory_mib": None, "architecture": "hopper", "labels": []}),
         ("by-label", {"memory_mib": None, "architecture": None, "labels": ["nothing-has-it"]}),
     ):
-        fields = {"tiers": [], "capabilities": wanted}
+        fields: dict[str, Any] = {"tiers": [], "capabilities": wanted}
         make.workload(team, owner=member, name=name, gpus=9, request_fields=fields)
     for tier, names in {
         "h100-80g": {"by-name", "second", "by-memory", "by-age"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from uuid import UUID
 
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
@@ -107,22 +106,33 @@ class LeftOut:
 
 
 def gpus_left_out(actor: User) -> list[LeftOut]:
-    """GPUs that wait for a tier rule (or that two nodes claim to have), by node."""
-    names = dict(Node.objects.exclude(state=NodeState.RETIRED).values_list("id", "name"))
-    taken = set(Gpu.objects.filter(retired_at=None).values_list("node_id", "device_uuid"))
-    found: dict[tuple[UUID, str], LeftOut] = {}
-    events = Event.objects.filter(action="gpu.left_out", subject_type="node", subject_id__in=names)
-    for event in events.order_by("created_at", "id"):
-        if event.subject_id is None or event.new is None:
-            continue
-        key = (event.subject_id, event.new["device"])
-        if key not in taken:
-            found[key] = LeftOut(
-                node_name=names[event.subject_id],
-                device_uuid=event.new["device"],
-                model=event.new["model"],
-                memory_mib=event.new["memory_mib"],
-                reason=event.reason,
-                since=event.created_at,
-            )
-    return sorted(found.values(), key=lambda one: (one.node_name, one.device_uuid))
+    """GPUs that wait for a tier rule (or that two nodes claim to have), by node; three queries."""
+    nodes = Node.objects.exclude(state=NodeState.RETIRED)
+    events = Event.objects.filter(
+        action="gpu.left_out", subject_type="node", subject_id__in=nodes.values("pk")
+    )
+    said = {
+        (event.subject_id, event.new["device"]): (event.new, event)
+        for event in events.order_by("created_at", "id")
+        if event.subject_id is not None and event.new is not None
+    }
+    if not said:
+        return []
+    names = dict(nodes.filter(pk__in={node_id for node_id, _device in said}).values_list("id", "name"))
+    devices = {device for _node_id, device in said}
+    taken = set(
+        Gpu.objects.filter(retired_at=None, device_uuid__in=devices).values_list("node_id", "device_uuid")
+    )
+    found = [
+        LeftOut(
+            node_name=names[node_id],
+            device_uuid=device,
+            model=told["model"],
+            memory_mib=told["memory_mib"],
+            reason=event.reason,
+            since=event.created_at,
+        )
+        for (node_id, device), (told, event) in said.items()
+        if (node_id, device) not in taken
+    ]
+    return sorted(found, key=lambda one: (one.node_name, one.device_uuid))

@@ -73,7 +73,8 @@ class WorkloadRow:
     state: str
     state_s: float | None
     gpus: int | Decimal
-    tier: str  # the tier it runs on, or the first it asked for
+    tier: str  # the tier it runs on, or those it asked for
+    amount: str  # "8 × h100-80g", "0.25 × l4-24g, 6 GiB", "10 GiB of l4-24g"
     nodes: Sequence[str]
     owner: str
     note: str  # one sentence: why it waits, how far it is, how it ended
@@ -345,6 +346,26 @@ class NodeRow:
     synced_at: datetime | None
     late: bool  # silent for more than three syncs
     agent_version: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeWorkRow:
+    """What one replica has on a node."""
+
+    name: str  # "another team" where the reader may not see it
+    url: str
+    team: str
+    gpus: str  # "gpu 0-3", "0.25 of gpu 2"
+    memory: str  # of a part of a card, "6 GiB"
+    state: str
+    until: datetime | None  # None: it has no time limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeNow:
+    as_of: datetime
+    row: NodeRow | None  # None: retired
+    work: Sequence[NodeWorkRow]
 
 
 @dataclass(frozen=True, kw_only=True)

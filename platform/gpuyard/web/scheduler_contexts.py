@@ -42,6 +42,7 @@ class SpaceTier:
     sizes: Sequence[SizeCount]  # for `FreeSpacePage.sizes`
     useless: str  # "6 of no use for 8 at once", or empty
     parts: str  # "2 shared cards have room, at most 0.75", or empty
+    out: str  # "4 not counted: 3 cordoned, 1 down", or empty
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from gpuyard.web.scheduler_contexts import Clearing
 @dataclass(frozen=True, kw_only=True)
 class PlacedNode:
     name: str
-    gpus: str  # "gpu 0-3"
+    gpus: str  # "gpu 0-3", "0.25 of gpu 2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +83,8 @@ class EvictionView:
     at: datetime
     text: str  # who gained, what was lost, why this one, evicted ÷ requested
     smaller: str  # "2 replicas", empty for all of it
+    pass_number: int
+    pass_url: str  # for platform admins
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,9 +193,8 @@ class WorkloadPage:
     kind: str
     state: str
     state_s: float | None
-    gpus: int | Decimal
+    amount: str  # "8 × h100-80g", "0.25 × l4-24g, 6 GiB"
     replicas: int
-    tier: str
     owner: str
     borrowed: bool | None  # None while it holds nothing
     placed: Sequence[PlacedNode]

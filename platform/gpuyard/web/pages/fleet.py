@@ -12,6 +12,7 @@ from django.utils.translation import ngettext
 
 from gpuyard.core.models import User
 from gpuyard.fleet.models import Node, NodeState, Tier
+from gpuyard.fleet.selectors import gpus_left_out
 from gpuyard.web import wording
 from gpuyard.web.contexts import Cell, Choice, FleetPage, NodeRow, PoolRows, StateCount
 from gpuyard.web.pages.supply import free_tiers
@@ -20,7 +21,7 @@ from scheduling.selectors import fleet_list
 from scheduling.supply import FleetNode, GpuCell
 from tenants.models import Team
 
-LATE = timedelta(seconds=30)
+LATE, MOST_LEFT_OUT = timedelta(seconds=30), 20
 ORDER = ("active", "starting", "claimed", "stopping", "free", "cordoned", "maintenance", "down", "unknown")
 OUT = frozenset({"cordoned", "maintenance", "down", "unknown"})
 CSV_HEADER = (
@@ -42,7 +43,7 @@ def build(actor: User, team: Team | None, tier: str) -> FleetPage:
     every = [cell for node in view.nodes for cell in node.cells]
     tiers = [tier.name for tier in sorted({cell.gpu.tier for cell in every}, key=_dearest_first)]
     picked = tier if tier in tiers else ""
-    rows = [row for node in _sorted(view.nodes) if (row := _node_row(node, picked, view.as_of))]
+    rows = [row for node in _sorted(view.nodes) if (row := node_row(node, picked, view.as_of))]
     counts = Counter(cell.state for _pool, row in rows for cell in row.cells)
     return FleetPage(
         as_of=view.as_of,
@@ -50,12 +51,29 @@ def build(actor: User, team: Team | None, tier: str) -> FleetPage:
         counts=[StateCount(state=state, count=counts[state]) for state in ORDER if counts[state]],
         pools=_pools(rows),
         tiers=free_tiers(team),
-        warnings=promises_short(),
+        warnings=[*promises_short(), *(_left_out(actor) if actor.is_platform_admin else ())],
         tier_choices=[
             Choice(value="", label=_("All tiers"), selected=not picked),
             *(Choice(value=name, label=name, selected=name == picked) for name in tiers),
         ],
     )
+
+
+def _left_out(actor: User) -> list[str]:
+    """GPUs that agents reported and that are no part of the fleet, one sentence for each reason on a node.
+
+    For platform admins, who can give them a tier.
+    """
+    counts = Counter((one.node_name, one.model, one.reason) for one in gpus_left_out(actor))
+    return [
+        ngettext(
+            "%(n)s GPU of %(node)s (%(model)s) is not counted: %(reason)s.",
+            "%(n)s GPUs of %(node)s (%(model)s) are not counted: %(reason)s.",
+            count,
+        )
+        % {"n": count, "node": node, "model": model, "reason": reason.rstrip(".")}
+        for (node, model, reason), count in list(counts.items())[:MOST_LEFT_OUT]
+    ]
 
 
 def _dearest_first(tier: Tier) -> tuple[int, int, str]:
@@ -128,7 +146,7 @@ def _summary(nodes: int, counts: Counter[str]) -> str:
     }
 
 
-def _node_row(node: FleetNode, tier: str, as_of: datetime) -> tuple[str, NodeRow] | None:
+def node_row(node: FleetNode, tier: str, as_of: datetime) -> tuple[str, NodeRow] | None:
     shown = [cell for cell in node.cells if not tier or cell.gpu.tier.name == tier]
     if tier and not shown:
         return None

@@ -86,6 +86,7 @@ def _tier(room: TierRoom, sizes: tuple[int, ...]) -> SpaceTier:
         ],
         useless=_useless(room),
         parts=_parts(room),
+        out=_out(room),
     )
 
 
@@ -107,6 +108,16 @@ def _useless(room: TierRoom) -> str:
     if room.largest_node < 2 or not room.too_small:
         return ""
     return _("%(n)s of no use for a request of %(size)s") % {"n": room.too_small, "size": room.largest_node}
+
+
+def _out(room: TierRoom) -> str:
+    if not room.out:
+        return ""
+    each = ", ".join(f"{count} {wording.state_word(condition).label}" for condition, count in room.out)
+    return _("%(n)s not counted: %(each)s") % {
+        "n": sum(count for _condition, count in room.out),
+        "each": each,
+    }
 
 
 def _parts(room: TierRoom) -> str:

@@ -20,6 +20,10 @@ WHAT = {
     "workload.approve": gettext_lazy("Approved, in line for GPUs"),
     "workload.reject": gettext_lazy("Rejected"),
     "workload.start": gettext_lazy("Placed"),
+    "workload.claim": gettext_lazy("Promised GPUs, once others have left"),
+    "workload.unclaim": gettext_lazy("Its promised GPUs went to others"),
+    "workload.grow": gettext_lazy("Grew"),
+    "workload.shrink": gettext_lazy("Made smaller"),
     "workload.run": gettext_lazy("Running"),
     "workload.stop": gettext_lazy("Stopping"),
     "workload.succeed": gettext_lazy("Succeeded"),
@@ -65,7 +69,9 @@ EXITS = {
 def event_row(event: Event) -> EventRow:
     told = event.new if isinstance(event.new, dict) else {}
     before = event.old if isinstance(event.old, dict) else {}
-    if event.reason:
+    if event.action == "workload.grow":
+        told = {}  # the reason says all of it
+    elif event.reason:
         told = {**told, "why": ""}  # the reason says it better
     detail = wording.sentence(", ".join(filter(None, _detail(event.action, told))))
     return EventRow(
@@ -125,6 +131,11 @@ def _start(told: Told) -> list[str]:
     ]
 
 
+def _shrunk(told: Told) -> list[str]:
+    count = len(told.get("replicas") or ())
+    return [ngettext("by %(n)s replica", "by %(n)s replicas", count) % {"n": count}]
+
+
 def _again(told: Told) -> str:
     number = told.get("attempt", 1)
     return _("attempt %s") % number if number != 1 else ""
@@ -170,6 +181,9 @@ def _end_reason(value: Any) -> str:
 DETAILS: dict[str, Callable[[Told], list[str]]] = {
     "workload.submit": _submit,
     "workload.start": _start,
+    "workload.claim": _start,
+    "workload.shrink": _shrunk,
+    "workload.unclaim": lambda _told: [],
     "workload.node_lost": _at_node,
     "workload.node_back": _at_node,
     "workload": _moved,

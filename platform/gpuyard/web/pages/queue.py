@@ -106,9 +106,10 @@ def _lines(
 ) -> list[QueueLine]:
     """One for each tier that somebody waits for, the dearest first, those of nobody of the reader's at the end."""
     by_tier: dict[str, list[QueueRow]] = {}
+    tiers = rows.tiers_by_name()
     for one in waiting:
-        by_tier.setdefault(_first_tier(one), []).append(_row(one, verdicts.get(one.pk), as_of))
-    ranks = dict(Tier.objects.values_list("name", "cost_rank"))
+        by_tier.setdefault(_first_tier(one), []).append(_row(one, verdicts.get(one.pk), as_of, tiers))
+    ranks = {name: tier.cost_rank for name, tier in tiers.items()}
     shown = [count for count in counts if count.tier == picked or not picked or count.tier in by_tier]
     shown.sort(key=lambda count: (not by_tier.get(count.tier), -ranks.get(count.tier, 0), count.tier))
     return [
@@ -144,7 +145,9 @@ def _choices(counts: list[LineCount], demand: Mapping[str, int], picked: str) ->
     ]
 
 
-def _row(workload: Workload, known: Explanation | None, as_of: datetime) -> QueueRow:
+def _row(
+    workload: Workload, known: Explanation | None, as_of: datetime, tiers: Mapping[str, Tier]
+) -> QueueRow:
     reasons = hopeless_first(known) if known else []
     first = reasons[0].text if reasons else _("the next pass looks at it within seconds")
     verdict = getattr(workload, "verdict", None)
@@ -155,7 +158,7 @@ def _row(workload: Workload, known: Explanation | None, as_of: datetime) -> Queu
         name=workload.name,
         team=workload.team.name,
         kind=workload.kind,
-        gpus=rows.gpu_count(workload),
+        gpus=rows.gpu_count(workload, None, tiers),
         tier=rows.tiers_of(workload),
         asks=rows.asks_of(workload),
         priority=workload.priority,

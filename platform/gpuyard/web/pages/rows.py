@@ -13,6 +13,7 @@ from django.utils.translation import ngettext
 
 from gpuyard.core.models import User
 from gpuyard.core.money import SLOTS_PER_GPU
+from gpuyard.fleet.models import Tier
 from gpuyard.web import wording
 from gpuyard.web.contexts import Money, WorkloadRow
 from gpuyard.web.pages.asked import array_chip, array_states
@@ -21,7 +22,8 @@ from gpuyard.web.pages.why import hopeless_first
 from scheduling.asked import asked_text, tiers_text
 from scheduling.explanations import Explanation, verdicts_explain
 from scheduling.models import Attempt, Workload
-from scheduling.specs import request_of
+from scheduling.sizes import tiers_able
+from scheduling.specs import Request, request_of
 from scheduling.states import WORKLOAD_ENDED, WorkloadState
 from tenants.models import Case
 from tenants.selectors import case_list
@@ -38,6 +40,7 @@ class _Facts:
     verdicts: Mapping[UUID, Explanation]
     cases: Mapping[UUID, Case]
     arrays: Mapping[UUID | None, str]
+    tiers: Mapping[str, Tier]
 
 
 def workload_rows(
@@ -54,8 +57,14 @@ def workload_rows(
         verdicts=verdicts_explain(actor, waiting) if waiting else {},
         cases={case.subject_id: case for case in cases} if undecided else {},
         arrays=array_states(actor, workloads) if is_folded else {},
+        tiers=tiers_by_name() if workloads else {},
     )
     return tuple(_row(one, facts) for one in workloads)
+
+
+def tiers_by_name() -> dict[str, Tier]:
+    """One query."""
+    return {tier.name: tier for tier in Tier.objects.all()}
 
 
 def _row(workload: Workload, facts: _Facts) -> WorkloadRow:
@@ -71,7 +80,8 @@ def _row(workload: Workload, facts: _Facts) -> WorkloadRow:
         kind=workload.kind,
         state=workload.state,
         state_s=state_s(workload, attempt, facts.as_of),
-        gpus=gpu_count(workload, attempt),
+        gpus=gpu_count(workload, attempt, facts.tiers),
+        amount=amount_text(workload, attempt, facts.tiers),
         tier=attempt.tier.name if attempt else tiers_of(workload),
         nodes=nodes_of(attempt),
         owner=workload.owner.username,
@@ -190,15 +200,41 @@ def limit_of(workload: Workload) -> int | None:
     return limit
 
 
-def gpu_count(workload: Workload, attempt: Attempt | None = None) -> int | Decimal:
-    """What it holds, or else at most asks for: 0.25 for a share; GPU memory counts once it is known of which tier."""
+def gpu_count(workload: Workload, attempt: Attempt | None, tiers: Mapping[str, Tier]) -> int | Decimal:
+    """What it holds, or else at most asks for: 0.25 for a share; GPU memory as on the first tier that it takes."""
     assert workload.spec is not None
     request = request_of(workload.spec.document)
     replicas = len(attempt.replicas.all()) if attempt else request.replicas_max
     if not request.is_part:
         return replicas * request.gpus_per_replica
-    slots = request.slots_on(attempt.tier.memory_mib) if attempt else request.share or SLOTS_PER_GPU
-    return Decimal(replicas * slots) / SLOTS_PER_GPU
+    tier = attempt.tier if attempt else _first_tier(request, tiers)
+    slots = request.slots_on(tier.memory_mib) if tier else request.share or SLOTS_PER_GPU
+    return Decimal(replicas * min(slots, SLOTS_PER_GPU)) / SLOTS_PER_GPU
+
+
+def _first_tier(request: Request, tiers: Mapping[str, Tier]) -> Tier | None:
+    if request.capabilities is not None:
+        return next(iter(tiers_able(request.capabilities, tiers.values())), None)
+    return next((tiers[name] for name in request.tiers if name in tiers), None)
+
+
+def amount_text(workload: Workload, attempt: Attempt | None, tiers: Mapping[str, Tier]) -> str:
+    """`8 × h100-80g`, `0.427 × l4-24g, 10 GiB`; GPU memory whose tier is not known yet as it was asked for."""
+    assert workload.spec is not None
+    request = request_of(workload.spec.document)
+    if attempt is None and request.gpu_memory_mib is not None:
+        return asked_text(request)
+    found = wording.gpus(
+        gpu_count(workload, attempt, tiers), attempt.tier.name if attempt else tiers_of(workload)
+    )
+    if attempt is None or not request.is_part:
+        return found
+    return f"{found}, {part_memory(request.slots_on(attempt.tier.memory_mib), attempt.tier)}"
+
+
+def part_memory(slots: int, tier: Tier) -> str:
+    """The GPU memory that goes with a part of a card, as its work is told it."""
+    return f"{wording.number(round(Decimal(tier.memory_mib * slots // SLOTS_PER_GPU) / 1024, 1))} GiB"
 
 
 def nodes_of(attempt: Attempt | None) -> tuple[str, ...]:

@@ -271,6 +271,8 @@ def evictions(actor: User, workload: Workload) -> list[EvictionView]:
         EvictionView(
             at=row.at,
             text=texts[row.pk],
+            pass_number=row.pass_number,
+            pass_url=_pass_url(actor, row.pass_number),
             smaller=""
             if row.replicas is None
             else ngettext("%(n)s replica", "%(n)s replicas", len(row.replicas)) % {"n": len(row.replicas)},

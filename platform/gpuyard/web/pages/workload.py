@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -15,10 +15,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from billing.selectors import WorkloadCost, workload_cost
+from gpuyard.audit.models import Event
 from gpuyard.core import clock
 from gpuyard.core.errors import NotFound
 from gpuyard.core.models import User
-from gpuyard.core.money import UNITS_PER_GPU
+from gpuyard.core.money import SLOTS_PER_GPU, UNITS_PER_GPU
 from gpuyard.web import wording
 from gpuyard.web.contexts import Money, Tone
 from gpuyard.web.pages import happenings, logs, rows, steps, why
@@ -27,6 +28,7 @@ from gpuyard.web.workload_contexts import (
     CostCard,
     CostPart,
     Decision,
+    EvictionView,
     LogView,
     PlacedNode,
     ReplicaRow,
@@ -34,8 +36,8 @@ from gpuyard.web.workload_contexts import (
     VerdictCard,
     WorkloadPage,
 )
-from scheduling.asked import asked_text, tiers_text
-from scheduling.models import Attempt, Replica, Workload
+from scheduling.asked import asked_text, number
+from scheduling.models import Allocation, Attempt, Replica, Workload
 from scheduling.selectors import attempt_list, attempt_reasons, workload_events
 from scheduling.sizes import sizes, tiers_of
 from scheduling.specs import Request, Spec, spec_parse
@@ -80,7 +82,8 @@ def build(actor: User, workload: Workload, *, tab: str, rank: str) -> WorkloadPa
     )
     events = list(workload_events(actor, workload))
     verdict = why.verdict_card(actor, workload) if workload.state == S.WAITING else None
-    decisions = _decisions(read, verdict)
+    taken = why.evictions(actor, workload) if read.latest else []
+    decisions = _decisions(read, verdict, taken, events)
     ended, tone = _ended(read)
     return WorkloadPage(
         as_of=read.as_of,
@@ -91,9 +94,8 @@ def build(actor: User, workload: Workload, *, tab: str, rank: str) -> WorkloadPa
         kind=workload.kind,
         state=workload.state,
         state_s=rows.state_s(workload, read.live, read.as_of),
-        gpus=rows.gpu_count(workload, read.live),
+        amount=rows.amount_text(workload, read.live, rows.tiers_by_name()),
         replicas=len(read.live.replicas.all()) if read.live else read.spec.request.replicas_max,
-        tier=read.live.tier.name if read.live else tiers_text(read.spec.request),
         owner=workload.owner.username,
         borrowed=read.live.borrowed if read.live else None,
         placed=_placed(read.live),
@@ -110,7 +112,7 @@ def build(actor: User, workload: Workload, *, tab: str, rank: str) -> WorkloadPa
         else (),
         verdict=verdict,
         why=why.why_here(actor, read.latest) if read.latest else None,
-        evictions=why.evictions(actor, workload) if read.latest else (),
+        evictions=taken,
         log=_log(read, tab, rank),
         cost=_cost(read),
         decisions=decisions,
@@ -206,18 +208,23 @@ def _machine_share(request: Request) -> str:
 def _placed(attempt: Attempt | None) -> list[PlacedNode]:
     if attempt is None:
         return []
-    by_node: dict[str, list[int]] = {}
+    by_node: dict[str, list[Allocation]] = {}
     for replica in attempt.replicas.all():
-        by_node.setdefault(replica.node.name, []).extend(_gpu_indexes(replica))
-    return [PlacedNode(name=name, gpus=_gpu_text(found)) for name, found in by_node.items()]
+        by_node.setdefault(replica.node.name, []).extend(replica.allocations.all())
+    return [PlacedNode(name=name, gpus=gpus_text(found)) for name, found in by_node.items()]
 
 
-def _gpu_indexes(replica: Replica) -> list[int]:
-    return [allocation.gpu.index for allocation in replica.allocations.all()]
-
-
-def _gpu_text(found: Sequence[int]) -> str:
-    return _("gpu %s") % wording.indexes(found) if found else ""
+def gpus_text(found: Iterable[Allocation]) -> str:
+    """`gpu 0-3`; `0.25 of gpu 2` for parts of cards."""
+    whole, parts = [], []
+    for row in found:
+        if row.scope is None:
+            whole.append(row.gpu.index)
+        else:
+            slots = sum(piece.upper - piece.lower for piece in row.slots)
+            told = {"part": number(slots, SLOTS_PER_GPU), "gpu": row.gpu.index}
+            parts.append(_("%(part)s of gpu %(gpu)s") % told)
+    return ", ".join([*([_("gpu %s") % wording.indexes(whole)] if whole else []), *parts])
 
 
 def _replica_row(replica: Replica, as_of: datetime) -> ReplicaRow:
@@ -229,7 +236,7 @@ def _replica_row(replica: Replica, as_of: datetime) -> ReplicaRow:
         index=replica.index,
         state=_replica_state(replica),
         node=replica.node.name,
-        gpus=_gpu_text(_gpu_indexes(replica)),
+        gpus=gpus_text(replica.allocations.all()),
         ports=ports,
         exit=_exit_text(replica),
         run_s=(end - replica.running_at).total_seconds() if replica.running_at else None,
@@ -259,13 +266,26 @@ def _exit_text(replica: Replica) -> str:
 # ───────── what was decided, and what happened ─────────
 
 
-def _decisions(read: _Read, verdict: VerdictCard | None) -> list[Decision]:
-    found = [*_approvals(read)]
+def _decisions(
+    read: _Read, verdict: VerdictCard | None, taken: Sequence[EvictionView], events: Sequence[Event]
+) -> list[Decision]:
+    found = [*_approvals(read), *_grown(events)]
+    found += [
+        Decision(
+            at=one.at,
+            what=_("Made smaller") if one.smaller else _("Taken back"),
+            by=_("pass %s") % wording.number(one.pass_number),
+            reason=one.text,
+        )
+        for one in taken
+    ]
     for attempt in read.attempts:
+        is_claim = attempt.state == AttemptState.CLAIMING
+        words = _("Promised GPUs, attempt %s") if is_claim else _("Started, attempt %s")
         found.append(
             Decision(
                 at=attempt.created_at,
-                what=_("Started, attempt %s") % attempt.number,
+                what=words % attempt.number,
                 by=_("pass %s") % wording.number(attempt.pass_number),
                 reason=attempt_reasons(attempt),
             )
@@ -280,6 +300,15 @@ def _decisions(read: _Read, verdict: VerdictCard | None) -> list[Decision]:
             )
         )
     return sorted(found, key=lambda one: one.at)
+
+
+def _grown(events: Sequence[Event]) -> list[Decision]:
+    """The replicas that it got while it ran."""
+    return [
+        Decision(at=event.created_at, what=_("Grew"), by=event.actor_label, reason=event.reason)
+        for event in events
+        if event.action == "workload.grow"
+    ]
 
 
 def _approvals(read: _Read) -> list[Decision]:
@@ -369,8 +398,8 @@ def _stop(read: _Read) -> StopQuestion | None:
             lost=_("It has cost nothing so far."),
             undo=undo,
         )
-    gpus = ceil(rows.gpu_count(workload, read.live))
-    held = ngettext("%(n)s GPU is", "%(n)s GPUs are", gpus) % {"n": gpus}
+    gpus = rows.gpu_count(workload, read.live, {})
+    held = ngettext("%(n)s GPU is", "%(n)s GPUs are", ceil(gpus)) % {"n": wording.number(gpus)}
     return StopQuestion(
         verb=_("Stop"),
         what=_("The program is told to end and has 10 s to finish; then %(held)s free.") % {"held": held},

@@ -19,6 +19,7 @@ from gpuyard.fleet.selectors import domain_list, node_get
 from gpuyard.fleet.topology import domain_chain, domain_create, node_domain_set, node_labels_set
 from gpuyard.web.actor import actor_of, page
 from gpuyard.web.form_parts import words
+from gpuyard.web.pages import node as node_page
 
 
 @require_safe
@@ -76,6 +77,7 @@ def _show(request: HttpRequest, actor: User, found: Node, exc: DomainError | Non
     errors = [f"{one.message} {one.remedy or ''}".strip() for one in exc.errors] if exc else []
     context = {
         "node": found,
+        "now": node_page.build(actor, found),
         "chain": domain_chain(found.domain),
         "domains": domain_list(actor),
         "may_edit": actor.is_platform_admin,
