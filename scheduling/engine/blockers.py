@@ -183,6 +183,10 @@ class Diagnosis:
             self._live.setdefault(held.tier_id, []).append(held)
         self._answers: dict[tuple[str, Shape, str], TierAnswer] = {}
         self._holders: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        self._leaving = {
+            tier_id: sum(live.units for live in rows if live.state == "stopping")
+            for tier_id, rows in self._live.items()
+        }
 
     def tier_answer(self, tier_id: str, shape: Shape, team_id: str) -> TierAnswer:
         company = self._shares.company(team_id)
@@ -312,8 +316,7 @@ class Diagnosis:
 
     def leaving(self, tier_id: str) -> float:
         """GPUs of the tier whose work is stopping: they are free soon."""
-        units = sum(live.units for live in self._live.get(tier_id, ()) if live.state == "stopping")
-        return units / UNITS_PER_GPU
+        return self._leaving.get(tier_id, 0) / UNITS_PER_GPU
 
     def holders(self, tier_id: str, company: str) -> list[dict[str, Any]]:
         """Who holds the tier, most first. Teams of another company stay unnamed: `team_id` None."""

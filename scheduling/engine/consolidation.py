@@ -67,15 +67,15 @@ class _Scattered:
 def _movable(current: Pass, victims: Victims) -> dict[Victim, Ask]:
     """Whole workloads on one tier with just their least replicas, and how each asks for its new place."""
     placed = {request.workload_id: request for request in current.snapshot.placed}
-    (may_move,) = victims.pools(CONSOLIDATE)
+    (movable,) = victims.circles(CONSOLIDATE)
     found = {}
-    for victim in victims.left():
+    for victim in movable:
         request = placed[victim.workload_id]
         tiers = {row.tier_id for row in victim.live}
         is_least = len(victim.live) == request.replicas_min and victim.units == sum(
             row.units for row in victim.live
         )
-        if may_move(victim) and is_least and len(tiers) == 1 and tiers.issubset(request.tiers):
+        if is_least and len(tiers) == 1 and tiers.issubset(request.tiers):
             found[victim] = current.asks_of.ask(request)
     return found
 

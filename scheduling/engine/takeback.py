@@ -7,7 +7,6 @@ the end the machines are again as they are now, and whatever has to wait for oth
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -72,8 +71,7 @@ class TakeBack:
 
     def take(self, asks: Sequence[Ask], rule: str, band: int = 0) -> list[Ask]:
         """Serve those who are owed it; the rest comes back."""
-        left = self.victims.left()
-        pools = _wider([[v for v in left if may(v)] for may in self.victims.pools(rule, band)])
+        pools = self.victims.circles(rule, band) if asks else [[]]
         if not asks or not (pools[-1] or (rule != SLACK and self._leaving())):
             return list(asks)
         return self.run(Phase(self._pass, self.victims, pools, rule, band), asks)
@@ -137,12 +135,16 @@ class Phase:
         self._hopeless: set[tuple[str, int]] = set()
         self._barred: set[tuple[str, str, int, str, bool]] = set()
         self._ahead: set[str] = set()  # reservations that are not touched
+        # (nodes,) how many of those take something there
+        self._kept_for = np.zeros(len(current.fleet.nodes), dtype=np.int64)
         self._domains: dict[tuple[str, int | None], list[Bools]] = {}
 
     def serve(self, asks: Sequence[Ask], leaving: Sequence[Live]) -> list[Ask]:
         current = self._pass
         ids = {ask.id for ask in asks}
-        self._ahead = {workload_id for workload_id in current.timeline.held if workload_id not in ids}
+        for workload_id in current.timeline.held:
+            if workload_id not in ids:
+                self._keep_off(workload_id)
         now = current.fleet.savepoint()
         current.fleet.release(leaving)
         self._settle_debts()
@@ -225,8 +227,12 @@ class Phase:
 
     def _pass_over(self, ask: Ask) -> None:
         """It keeps its reservation, and those behind keep off it."""
-        if ask.id in self._pass.timeline.held:
-            self._ahead.add(ask.id)
+        if ask.id in self._pass.timeline.held and ask.id not in self._ahead:
+            self._keep_off(ask.id)
+
+    def _keep_off(self, workload_id: str) -> None:
+        self._ahead.add(workload_id)
+        self._kept_for[self._pass.timeline.held[workload_id].nodes] += 1
 
     def _bar(self, ask: Ask, tier_id: str) -> tuple[str, str, int, str, bool]:
         return (ask.request.team_id, tier_id, ask.units_on(tier_id), ask.request.kind, ask.bound)
@@ -293,13 +299,12 @@ class Phase:
     def _unreserved(self, ask: Ask, tier_id: str) -> Bools:
         """(tier nodes,) where nothing is reserved for those ahead in the line."""
         fleet, tier = self._pass.fleet, self._pass.fleet.tiers[tier_id]
-        allowed = np.ones(tier.nodes.size, dtype=np.bool_)
-        for workload_id in sorted(self._ahead):
-            held = self._pass.timeline.held.get(workload_id)
-            if held is not None and workload_id != ask.id:
-                rows = [tier.row_of[node] for node in held.nodes.tolist() if node in tier.row_of]
-                allowed[rows] = False
-        return allowed & fleet.open_nodes(tier, ask.shape)
+        kept_for, own = self._kept_for, self._pass.timeline.held.get(ask.id)
+        if own is not None and ask.id in self._ahead:
+            kept_for = kept_for.copy()
+            kept_for[own.nodes] -= 1
+        allowed: Bools = (kept_for[tier.nodes] == 0) & fleet.open_nodes(tier, ask.shape)
+        return allowed
 
     def _cover(self, owed: Owed, level: int) -> frozenset[Victim] | None:
         """Who has to leave so that the limits hold, by loss for each unit; None if nobody could."""
@@ -434,6 +439,9 @@ class Phase:
         current, ask, tier_id = self._pass, owed.ask, owed.tier.tier_id
         within = current.shares.within_guarantee(ask.request.team_id, tier_id, ask.units_on(tier_id))
         band = self._band if self._rule == BAND else 0
+        if ask.id in self._ahead:
+            self._ahead.remove(ask.id)
+            self._kept_for[current.timeline.held[ask.id].nodes] -= 1
         placing = current.decide(ask, tier_id, placed, borrowed=not within, band=band)
         placing.victims = tuple(dict.fromkeys(victim.workload_id for victim in victims))
         why = {
@@ -468,11 +476,6 @@ class Phase:
             if workload_id not in self._ahead and not taken.isdisjoint(held.nodes.tolist()):
                 current.cancel_reservation(held.ask)
                 self.moved.append(held.ask)
-
-
-def _wider(pools: list[list[Victim]]) -> list[list[Victim]]:
-    """Each holds the one before: one that is no wider would only answer the same again."""
-    return [pool for pool, after in zip_longest(pools, pools[1:]) if after is None or len(after) > len(pool)]
 
 
 def _sorted(victims: Iterable[Victim]) -> list[Victim]:

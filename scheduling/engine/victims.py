@@ -5,7 +5,7 @@ A replica above the least of an elastic workload loses nothing: the others go on
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scheduling.engine.decisions import Policy
@@ -51,42 +51,57 @@ class Victim:
 
 
 class Victims:
-    """Everything that may leave, by workload id; equal snapshots give equal lists."""
+    """Everything that may leave, by workload id; equal snapshots give equal lists. Made when first asked for."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, now_us: int) -> None:
         self._policy, self._now_us = policy, now_us
         self._placed = {request.workload_id: request for request in snapshot.placed}
         self._running = {running.workload_id: running for running in snapshot.running}
         self._surplus = surplus(snapshot)
+        self._growing = {workload_id for workload_id, _ in self._surplus}
         priorities = sorted({request.priority for request in snapshot.placed})
         self._ranks = {priority: min(rank, 63) for rank, priority in enumerate(priorities)}
         self._evicted_of_team = {row.team_id: row.count for row in snapshot.evictions}
         self._gone: set[Replica | str] = set()
-        rows: dict[str, list[Live]] = defaultdict(list)
+        self._rows: dict[str, list[Live]] = defaultdict(list)
         for live in snapshot.live:
-            rows[live.workload_id].append(live)
-        self.all: list[Victim] = []
-        for workload_id in sorted(rows):
-            self.all += self._of(workload_id, rows[workload_id])
-        self._by_workload: dict[str, list[Victim]] = defaultdict(list)
-        for victim in self.all:
-            self._by_workload[victim.workload_id].append(victim)
+            self._rows[live.workload_id].append(live)
+        self._order = sorted(self._rows)
+        self._known: dict[str, list[Victim]] = {}  # by workload
 
-    def pools(self, rule: str, band: int = 0) -> list[Callable[[Victim], bool]]:
+    def circles(self, rule: str, band: int = 0) -> list[list[Victim]]:
         """Who may be taken, one wider circle after another: each is asked only if the one before does not do.
 
         A guarantee never waits for a budget: what has been taken back often enough is only the last to be taken.
+        A circle no wider than the one before would only answer the same again, and is left out.
         """
-        if rule in (RETURN, FLOOR):
-            return [lambda v: self._is_lent(v) and self.in_budget(v), self._is_lent]
-        if rule == BAND:
-            return [
-                lambda v: v.band < band and self._is_lent(v) and self.in_budget(v),
-                lambda v: v.band < band and self.in_budget(v),
-            ]
+        widest = self._widest(rule, band)
+        if rule not in (RETURN, FLOOR, BAND):
+            return [widest]
+        first = [v for v in widest if self.in_budget(v) and (rule != BAND or self._is_lent(v))]
+        return [first, widest] if len(first) < len(widest) else [widest]
+
+    def _widest(self, rule: str, band: int) -> list[Victim]:
         if rule == SLACK:
-            return [lambda v: v.is_surplus]
-        return [lambda v: not v.is_claim and not v.is_surplus and self.in_budget(v)]
+            return [v for v in self._left(lent=True) if v.is_surplus]
+        if rule == BAND:
+            return [v for v in self._left() if v.band < band and self.in_budget(v)]
+        if rule == CONSOLIDATE:
+            return [v for v in self._left() if not v.is_claim and not v.is_surplus and self.in_budget(v)]
+        return [v for v in self._left(lent=True) if self._is_lent(v)]
+
+    def _left(self, *, lent: bool = False) -> Iterable[Victim]:
+        """Who has not been taken yet; with `lent` at least all of those that are."""
+        for workload_id in self._order:
+            if lent and workload_id not in self._growing and not self._is_borrowed(workload_id):
+                continue
+            for victim in self._of(workload_id):
+                if not self.is_gone(victim):
+                    yield victim
+
+    def _is_borrowed(self, workload_id: str) -> bool:
+        running = self._running.get(workload_id)
+        return running is not None and running.borrowed
 
     def in_budget(self, victim: Victim) -> bool:
         if victim.is_surplus or victim.is_claim:
@@ -104,9 +119,6 @@ class Victims:
             self._evicted_of_team.get(team_id, 0) + count <= most for team_id, count in counts.items()
         )
 
-    def left(self) -> list[Victim]:
-        return [victim for victim in self.all if not self.is_gone(victim)]
-
     def is_gone(self, victim: Victim) -> bool:
         return victim.workload_id in self._gone or (victim.workload_id, victim.replica) in self._gone
 
@@ -122,7 +134,7 @@ class Victims:
         """Each workload that leaves takes its replicas above the least along."""
         found: dict[int, Victim] = {}
         for victim in victims:
-            together = [victim] if victim.is_surplus else self._by_workload[victim.workload_id]
+            together = [victim] if victim.is_surplus else self._of(victim.workload_id)
             found |= {id(other): other for other in together if not self.is_gone(other)}
         return list(found.values())
 
@@ -130,7 +142,12 @@ class Victims:
     def _is_lent(victim: Victim) -> bool:
         return (victim.is_surplus or victim.is_borrowed) and not victim.is_claim
 
-    def _of(self, workload_id: str, rows: list[Live]) -> list[Victim]:
+    def _of(self, workload_id: str) -> list[Victim]:
+        if workload_id not in self._known:
+            self._known[workload_id] = self._make(workload_id, self._rows[workload_id])
+        return self._known[workload_id]
+
+    def _make(self, workload_id: str, rows: list[Live]) -> list[Victim]:
         request, running = self._placed.get(workload_id), self._running.get(workload_id)
         if request is None or running is None or running.state == "stopping":
             return []
