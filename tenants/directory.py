@@ -71,6 +71,17 @@ def companies_audited(actor: User) -> QuerySet[Team]:
     return companies.order_by("name")
 
 
+def chains_of(person: User | None) -> list[UUID | None]:
+    """Where a person's own acts stand that are about no team: sign-ins, refusals, downloads.
+
+    In the chain of each company in which they have a role; an admin's, a stranger's and nobody's in the platform's.
+    """
+    if person is None or person.is_platform_admin:
+        return [None]
+    companies = Membership.objects.filter(user=person).values_list("team__company_id", flat=True)
+    return sorted(set(companies)) or [None]
+
+
 def events_audited(actor: User, *, company: str = "", action: str = "") -> QuerySet[Event]:
     """The events of those companies, or of one (by its public id, or `PLATFORM`); newest first."""
     companies = _companies_require(actor)

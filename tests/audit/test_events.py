@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 
 from gpuyard.audit import selectors
-from gpuyard.audit.masking import MASK, masked
+from gpuyard.audit.masking import MASK, masked, text_masked
 from gpuyard.audit.models import Event, Source
 from gpuyard.audit.services import Actor, Subject, event_draft, event_record, events_record
 from gpuyard.core import clock
@@ -129,3 +129,37 @@ def test_what_is_no_json_becomes_text() -> None:
     )
     assert document == {"state": "web", "at": "2026-01-02T00:00:00Z", "price": "1.50", "of": [1, True]}
     assert type(document["state"]) is str
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("clone https://ada:hunter2@git.example/x.git", f"clone https://ada:{MASK}@git.example/x.git"),
+        ("postgresql://app:hunter2@db:5432/x", f"postgresql://app:{MASK}@db:5432/x"),
+        ("GET /x?page=2&access_token=hunter2&y=1", f"GET /x?page=2&access_token={MASK}&y=1"),
+        ("curl -H 'Authorization: Bearer hunter2'", f"curl -H 'Authorization: Bearer {MASK}'"),
+        ("it is gpy_hunter2hunter2hunter2, keep it", f"it is gpy_{MASK}, keep it"),
+        ("https://hooks.slack.com/services/T0/B0/hunter2", f"https://hooks.slack.com/services/{MASK}"),
+        ("-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----", f"-----BEGIN PRIVATE KEY-----{MASK}"),
+        ("see https://wiki.example/page?id=2 & ask Bear", None),
+        ("node-07:8080 is full; ratio 3:4@noon", None),
+    ],
+)  # fmt: skip
+def test_a_secret_inside_a_text_is_masked(text: str, expected: str | None) -> None:
+    assert text_masked(text) == (expected or text)
+    assert masked({"note": [text]}) == {"note": [expected or text]}
+
+
+@pytest.mark.django_db
+def test_no_field_of_an_event_keeps_a_secret() -> None:
+    secret = "https://ada:hunter2@git.example"
+    event = event_record(
+        company_id=None,
+        actor=None,
+        action="x",
+        subject=Subject("x", None, secret),
+        old={"source": secret, "env": {"A": "hunter2"}},
+        new={"webhook": {"signing_secret": "hunter2", "url": secret}, "password": "hunter2"},
+        reason=f"because {secret}",
+    )
+    assert "hunter2" not in str(Event.objects.filter(pk=event.pk).values().get())

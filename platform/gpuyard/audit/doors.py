@@ -17,6 +17,11 @@ _door: ContextVar[str] = ContextVar("audit_door", default=Source.SYSTEM)
 _BY_PATH = (("/api/", Source.API), ("/agent/", Source.AGENT))
 
 
+def address_of(request: HttpRequest | None) -> str:
+    """The network address that the request came from: behind a proxy, the proxy's."""
+    return str(request.META.get("REMOTE_ADDR") or "")[:45] if request else ""
+
+
 def door_now() -> str:
     """The source that an event gets unless its service knows better."""
     return _door.get()

@@ -1,8 +1,11 @@
-"""No secret enters the log: values under telling keys are masked before an event is stored."""
+"""No secret enters the log: masked before an event is stored are values under telling keys, and in any text what
+looks like one: passwords in addresses, our tokens, bearer tokens, private keys.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -11,7 +14,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 
 MASK = "•••"
 _ENCODER = DjangoJSONEncoder()
-_PLAIN = frozenset({str, int, float, bool})
+_PLAIN = frozenset({int, float, bool})
 _TELLING = (
     "password",
     "passwd",
@@ -29,10 +32,30 @@ _TELLING = (
     "recovery_code",
     "totp",
     "session_key",
+    "signing_key",
+    "webhook_url",
 )
+# Each keeps what stands before the secret, so that one still sees what it was.
+_SECRETS = re.compile(
+    r"(://[^/\s:@]*:)[^/\s@]+(?=@)"
+    r"|([?&](?:access_|api_|auth_)?(?:token|key|secret|password|passwd|signature|sig)=)[^&\s#]+"
+    r"|(\bBearer )[^\s\"']+"
+    r"|(\bgpy[a-z]*_)[A-Za-z0-9_-]{16,}"
+    r"|(hooks\.slack\.com/services/)[^\s\"']+"
+    r"|(-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    re.IGNORECASE,
+)
+_HINT = re.compile(r"://|[?&]|gpy|bearer |slack|-----begin", re.IGNORECASE)
 _HARMLESS = frozenset({"fencing_token", "token_id", "token_name", "token_prefix"})
 # A workload's environment is full of secrets with harmless names: only the names are kept.
 _MASKED_WHOLE = frozenset({"env", "environment", "headers"})
+
+
+def text_masked(text: str) -> str:
+    """The text without what looks like a secret in it."""
+    if _HINT.search(text) is None:
+        return text
+    return _SECRETS.sub(lambda found: f"{found[found.lastindex or 0]}{MASK}", text)
 
 
 def masked(document: Any) -> Any:
@@ -54,10 +77,10 @@ def _mask(value: Any, *, is_hidden: bool = False) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return text_masked(str.__str__(value))  # a member of an enum is more than its text
     if type(value) in _PLAIN:
         return value
-    if isinstance(value, str):  # a member of an enum
-        return str.__str__(value)
     return json.loads(_ENCODER.encode(value))
 
 

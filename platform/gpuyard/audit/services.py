@@ -12,11 +12,12 @@ from uuid import UUID
 from django.db import connection, models, transaction
 
 from gpuyard.audit.doors import door_now
-from gpuyard.audit.masking import masked
+from gpuyard.audit.masking import masked, text_masked
 from gpuyard.audit.models import Event
 from gpuyard.core import ids
 from gpuyard.core.bulk import rows_insert
 from gpuyard.core.models import User
+from gpuyard.core.text import text_for_lookup
 
 _BATCH = 500
 # json.dumps would make an encoder for each call.
@@ -61,6 +62,7 @@ class Draft(NamedTuple):
 
 
 SYSTEM = Actor("system")
+ANONYMOUS = "anonymous"
 
 
 def event_record(
@@ -136,11 +138,11 @@ def event_draft(
         action=action,
         subject_type=what.type,
         subject_id=what.id,
-        subject_label=what.label[:200],
+        subject_label=text_masked(what.label)[:200],
         team_id=team_id or what.team_id,
         old=None if old is None else masked(old),
         new=None if new is None else masked(new),
-        reason=reason[:2000],
+        reason=text_masked(str(reason))[:2000],
         source=source or door_now(),
     )
 
@@ -191,3 +193,75 @@ def export_record(
         )
         for company_id in company_ids
     )
+
+
+_TOLD = ("count", "minute", "status", "code", "address", "route")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What was refused: by which kind of address (`route`), the last path of it, from where, why."""
+
+    action: str
+    method: str
+    route: str
+    status: int
+    path: str
+    address: str = ""
+    code: str = ""
+
+
+_COUNT = """
+INSERT INTO audit_denial (id, company_id, actor_id, actor_label, action, source, method, route, status, minute, count,
+  path, address, code)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, date_trunc('minute', yard_now()), 1, %s, %s, %s)
+ON CONFLICT (company_id, actor_id, action, source, method, route, status, minute) DO UPDATE SET
+  count = audit_denial.count + 1, path = EXCLUDED.path, address = EXCLUDED.address, code = EXCLUDED.code
+"""
+
+
+def denial_count(refusal: Refusal, *, company_id: UUID | None, actor: User | None) -> None:
+    """Counts a refused attempt; once its minute is over, `denials_record` makes one event of all of them."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            _COUNT,
+            [
+                ids.uuid7(),
+                company_id,
+                actor.pk if actor else None,
+                (str(actor) if actor else ANONYMOUS)[:200],
+                refusal.action,
+                door_now(),
+                text_for_lookup(refusal.method)[:10],
+                refusal.route[:200],
+                refusal.status,
+                text_for_lookup(refusal.path)[:200],
+                refusal.address[:45],
+                refusal.code[:80],
+            ],
+        )
+
+
+@transaction.atomic
+def denials_record() -> int:
+    """Makes events of the attempts refused in past minutes; returns how many. Safe to run twice and beside itself."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "DELETE FROM audit_denial WHERE minute < date_trunc('minute', yard_now()) RETURNING company_id, actor_id,"
+            " actor_label, action, source, method, route, status, minute, count, path, address, code"
+        )
+        names = [column.name for column in cursor.description or ()]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    rows.sort(key=lambda row: (row["minute"], row["actor_label"], row["route"], row["method"]))
+    events_record(
+        event_draft(
+            company_id=row["company_id"],
+            actor=Actor(row["actor_label"], row["actor_id"]),
+            action=row["action"],
+            subject=Subject("request", None, f"{row['method']} {row['path']}"),
+            new={name: row[name] for name in _TOLD},
+            source=row["source"],
+        )
+        for row in rows
+    )
+    return len(rows)

@@ -7,6 +7,7 @@ from celery import shared_task
 from gpuyard.audit import selectors
 from gpuyard.audit.checkpoints import checkpoints_make
 from gpuyard.audit.sealing import seal_all
+from gpuyard.audit.services import denials_record
 from gpuyard.audit.verification import chain_verify
 
 logger = logging.getLogger(__name__)
@@ -14,7 +15,8 @@ logger = logging.getLogger(__name__)
 
 @shared_task
 def audit_seal() -> int:
-    """Seals every company's new events. Safe to run twice and beside itself."""
+    """Records the refused attempts of past minutes, and seals every company's new events. Safe to run twice."""
+    denials_record()
     return seal_all()
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 
 from django.http import HttpResponse
 
+from gpuyard.api.attempts import ROWS
+
 # A spreadsheet runs a cell that begins with one of these; an apostrophe makes it text.
 RISKY = ("=", "+", "-", "@", "\t", "\r")
 
@@ -15,7 +17,11 @@ def csv_response(name: str, header: Sequence[str], rows: Iterable[Sequence[objec
     response["Cache-Control"] = "private, no-store"
     writer = csv.writer(response)
     writer.writerow(header)
-    writer.writerows([_cell(value) for value in row] for row in rows)
+    count = 0
+    for row in rows:
+        writer.writerow([_cell(value) for value in row])
+        count += 1
+    response[ROWS] = str(count)
     return response
 
 

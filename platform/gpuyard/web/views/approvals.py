@@ -8,6 +8,7 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
+from gpuyard.api.attempts import refusal_note
 from gpuyard.core.errors import Conflict, Forbidden, Invalid
 from gpuyard.web.actor import actor_of, page
 from gpuyard.web.live import respond
@@ -44,6 +45,8 @@ def case_decide(request: HttpRequest, public_id: str) -> HttpResponse:
         response.status_code = 422
         return response
     except (Conflict, Forbidden) as exc:
+        if isinstance(exc, Forbidden):
+            refusal_note(request, exc)
         messages.error(request, str(exc))
         return redirect("web:approvals")
     words = _("Approved: %s") if approve else _("Rejected: %s")

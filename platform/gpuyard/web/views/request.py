@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods
 
+from gpuyard.api.attempts import refusal_note
 from gpuyard.core import clock
 from gpuyard.core.errors import Conflict, Forbidden, Invalid
 from gpuyard.core.models import User
@@ -83,6 +84,8 @@ def _send(request: HttpRequest, actor: User, form: RequestForm, teams: list[Team
             submission_key=_key(request),
         )
     except (Invalid, Conflict, Forbidden) as exc:
+        if isinstance(exc, Forbidden):
+            refusal_note(request, exc)
         form.refuse(exc.errors)
         if not exc.errors:
             form.add_error(None, str(exc))
