@@ -1,4 +1,4 @@
-"""Oneself, teams and their people, tokens, and the log."""
+"""Oneself, teams and their people, and tokens. The log is in `tenants.log_api`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpuyard.audit.api import EventOut
 from gpuyard.core.pagination import RankPages
-from gpuyard.core.rest import Input, Output, PagedView, Text, Whole, actor_of, body, query
-from tenants.directory import chains_audited, events_audited, teams_describe, teams_joined
+from gpuyard.core.rest import Input, Output, PagedView, Text, Whole, actor_of, body
+from tenants.directory import teams_describe, teams_joined
 from tenants.models import ApiToken, Role
 from tenants.selectors import member_list, team_get, teams_visible, token_list
 from tenants.services import TOKEN_SCOPES, token_create, token_revoke
@@ -164,48 +163,3 @@ class TokenView(APIView):
     def delete(self, request: Request, token_id: UUID) -> Response:
         token_revoke(actor=actor_of(request), token_id=token_id)
         return Response(status=204)
-
-
-# --- The log -----------------------------------------------------------------------------------------------
-
-
-class EventsView(PagedView):
-    """The log of the companies that one audits, newest first."""
-
-    class Filters(Input):
-        company = serializers.CharField(
-            required=False, help_text="The id of a company; for an admin also `platform`."
-        )
-        action = serializers.CharField(required=False, help_text="`workload` also matches `workload.submit`.")
-
-    @extend_schema(operation_id="events_list", parameters=[Filters], responses=EventOut(many=True))
-    def get(self, request: Request) -> Response:
-        asked = query(request, self.Filters, is_paged=True)
-        return self.page(request, events_audited(actor_of(request), **asked), EventOut)
-
-
-class ChainOut(Output):
-    """How far a chain is sealed and verified. `is_intact` null: never verified. No company: the platform's own."""
-
-    company = CompanyRef(allow_null=True)
-    as_of = serializers.DateTimeField()
-    sealed_up_to = serializers.IntegerField()
-    unsealed = serializers.IntegerField()
-    oldest_unsealed_at = serializers.DateTimeField(allow_null=True)
-    verified_up_to = serializers.IntegerField()
-    verified_at = serializers.DateTimeField(allow_null=True)
-    is_intact = serializers.BooleanField(allow_null=True)
-
-
-class EventsChainView(APIView):
-    """The state of the chains of events that one audits."""
-
-    class Out(Output):
-        chains = ChainOut(many=True)
-
-    @extend_schema(operation_id="events_chain", responses=Out)
-    def get(self, request: Request) -> Response:
-        chains = [
-            {"company": company, **vars(status)} for company, status in chains_audited(actor_of(request))
-        ]
-        return Response(self.Out({"chains": chains}).data)

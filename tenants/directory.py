@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from gpuyard.audit.models import Event
-from gpuyard.audit.selectors import ChainStatus, chain_status, event_list
+from gpuyard.audit.models import Checkpoint, Event
+from gpuyard.audit.selectors import (
+    ChainStatus,
+    EventFilters,
+    chain_status,
+    checkpoints_stored,
+    event_list,
+    events_filter,
+)
 from gpuyard.core.errors import Forbidden, NotFound
 from gpuyard.core.models import User
 from gpuyard.core.text import text_for_lookup
@@ -79,26 +86,55 @@ def chains_of(person: User | None) -> list[UUID | None]:
     if person is None or person.is_platform_admin:
         return [None]
     companies = Membership.objects.filter(user=person).values_list("team__company_id", flat=True)
-    return sorted(set(companies)) or [None]
+    return [*sorted(set(companies))] or [None]
 
 
-def events_audited(actor: User, *, company: str = "", action: str = "") -> QuerySet[Event]:
-    """The events of those companies, or of one (by its public id, or `PLATFORM`); newest first."""
+def events_audited(
+    actor: User, *, company: str = "", team: str = "", filters: EventFilters | None = None
+) -> QuerySet[Event]:
+    """The events of those companies, or of one (by its public id, or `PLATFORM`), newest first.
+
+    `team`: only what was about that team or one below it.
+    """
     companies = _companies_require(actor)
+    asked = filters or EventFilters()
+    if team:
+        asked = replace(asked, team_ids=_subtree(companies, team))
     if company == PLATFORM and actor.is_platform_admin:
-        return event_list(company_id=None, action=action)
+        return event_list(company_id=None, filters=asked)
     if company:
-        one = companies.filter(public_id=text_for_lookup(company)).first()
-        if one is None:
-            raise NotFound("company_unknown", _("There is no such company, or you may not read its log."))
-        return event_list(company_id=one.pk, action=action)
-    events = Event.objects.order_by("-created_at", "-id")
+        return event_list(company_id=company_audited(actor, company).pk, filters=asked)
+    events = Event.objects.all()
     if not actor.is_platform_admin:
         events = events.filter(company_id__in=companies.values("pk"))
-    if action:
-        action = text_for_lookup(action)
-        events = events.filter(Q(action=action) | Q(action__startswith=f"{action}."))
-    return events
+    return events_filter(events, asked)
+
+
+def company_audited(actor: User, public_id: str) -> Team:
+    """One of the companies whose log the actor reads."""
+    found = _companies_require(actor).filter(public_id=text_for_lookup(public_id)).first()
+    if found is None:
+        raise NotFound("company_unknown", _("There is no such company, or you may not read its log."))
+    return found
+
+
+def _subtree(companies: QuerySet[Team], public_id: str) -> list[UUID]:
+    known = Team.objects.filter(company__in=companies.values("pk"))
+    team = known.filter(public_id=text_for_lookup(public_id)).first()
+    if team is None:
+        raise NotFound("team_unknown", _("There is no such team, or you may not read its company's log."))
+    return list(Team.objects.filter(path__contains=[team.pk]).values_list("pk", flat=True))
+
+
+def checkpoints_audited(actor: User, *, company: str = "") -> QuerySet[Checkpoint]:
+    """The signed checkpoints of those companies' chains, or of one; oldest first."""
+    companies = _companies_require(actor)
+    if company == PLATFORM and actor.is_platform_admin:
+        return checkpoints_stored(None)
+    if company:
+        return checkpoints_stored(company_audited(actor, company).pk)
+    stored = Checkpoint.objects.order_by("company_id", "sequence")
+    return stored if actor.is_platform_admin else stored.filter(company_id__in=companies.values("pk"))
 
 
 def chains_audited(actor: User) -> list[tuple[Team | None, ChainStatus]]:

@@ -109,7 +109,15 @@ API = (
     # the log of a company is for its auditors and managers, not for those of one team; strangers read their own
     Row("get", "api/v1/events", "401 200 403 403 403 200 200"),
     Row("get", "api/v1/events?company={subject}", "401 404 403 403 403 200 200", "company"),
+    Row("get", "api/v1/events?team={subject}", "401 404 403 403 403 200 200", "team"),
     Row("get", "api/v1/events/chain", "401 200 403 403 403 200 200"),
+    Row("get", "api/v1/events.csv", "401 200 403 403 403 200 200"),
+    Row("get", "api/v1/events.csv?company={subject}", "401 404 403 403 403 200 200", "company"),
+    Row("get", "api/v1/events.jsonl", "401 200 403 403 403 200 200"),
+    Row("get", "api/v1/events.jsonl?company={subject}", "401 404 403 403 403 200 200", "company"),
+    Row("get", "api/v1/events/checkpoints.jsonl", "401 200 403 403 403 200 200"),
+    Row("get", "api/v1/events/checkpoints.jsonl?company={subject}", "401 404 403 403 403 200 200", "company"),
+    Row("get", "api/v1/events/public-key.pem", SIGNED_IN),
     Row("get", "api/v1/^", "404 404 404 404 404 404 404"),
 )
 # Agents have secrets of their own: nothing that a person has helps here.
@@ -120,6 +128,8 @@ AGENTS = (
 PAGE = "302 200 200 200 200 200 200"  # 302: to the sign-in
 ADMINS_PAGE = "302 403 403 403 403 403 200"
 OUR_PAGE = "302 404 200 200 200 200 200"
+AUDIT_PAGE = "302 200 403 403 403 200 200"  # stranger: of their own company
+OUR_AUDIT = "302 404 403 403 403 200 200"
 WEB = (
     Row("get", "healthz", EVERYBODY),
     Row("get", "sign-in", "200 302 302 302 302 302 302"),
@@ -157,6 +167,17 @@ WEB = (
     Row("get", "fleet/free.csv", PAGE),
     Row("get", "costs", PAGE),
     Row("get", "costs.csv", PAGE),
+    Row("get", "audit", AUDIT_PAGE),
+    Row("get", "audit?company={subject}", OUR_AUDIT, "company"),
+    # a team that is not the reader's is none, wherever it is picked
+    Row("get", "audit?team={subject}", OUR_AUDIT, "team"),
+    Row("get", "audit.csv", AUDIT_PAGE),
+    Row("get", "audit.csv?company={subject}", OUR_AUDIT, "company"),
+    Row("get", "audit.jsonl", AUDIT_PAGE),
+    Row("get", "audit.jsonl?company={subject}", OUR_AUDIT, "company"),
+    Row("get", "audit/checkpoints.jsonl", AUDIT_PAGE),
+    Row("get", "audit/checkpoints.jsonl?company={subject}", OUR_AUDIT, "company"),
+    Row("get", "audit/public-key.pem", PAGE),
 )
 TABLE = (*API, *AGENTS, *WEB)
 

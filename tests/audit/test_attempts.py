@@ -40,7 +40,7 @@ def browse(person: User) -> Client:
     return client
 
 
-def told(action: str) -> list[Event]:
+def told(action: str) -> list[Any]:
     """The events of an action, once their minute is over."""
     Denial.objects.update(minute=F("minute") - timedelta(minutes=1))
     denials_record()

@@ -81,8 +81,10 @@ def test_an_event_is_gone_with_its_act() -> None:
 def test_events_are_listed_by_company_action_and_subject() -> None:
     first, second, _other = record(1), record(2), record(3, company_id=None)
     assert list(selectors.event_list(company_id=COMPANY)) == [second, first]
-    assert list(selectors.event_list(company_id=COMPANY, action="workload")) == [second, first]
-    assert list(selectors.event_list(company_id=COMPANY, action="work")) == []
+    assert list(
+        selectors.event_list(company_id=COMPANY, filters=selectors.EventFilters(action="workload"))
+    ) == [second, first]
+    assert list(selectors.event_list(company_id=COMPANY, filters=selectors.EventFilters(action="work"))) == []
     assert first.subject_id is not None
     assert list(selectors.subject_events("workload", first.subject_id)) == [first]
 

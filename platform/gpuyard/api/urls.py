@@ -32,14 +32,20 @@ from scheduling.api.policy import (
 )
 from scheduling.api.workloads import QueueView, WorkloadEventsView, WorkloadLogView, WorkloadStopView
 from tenants.api import (
-    EventsChainView,
-    EventsView,
     MembersView,
     MeView,
     TeamsView,
     TeamView,
     TokensView,
     TokenView,
+)
+from tenants.log_api import (
+    CheckpointsView,
+    EventsChainView,
+    EventsCsvView,
+    EventsJsonLinesView,
+    EventsView,
+    PublicKeyView,
 )
 
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -94,6 +100,10 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("costs", CostsView.as_view(), name="api-costs"),
     path("costs.csv", CostsCsvView.as_view(), name="api-costs-csv"),
     path("events", EventsView.as_view(), name="api-events"),
+    path("events.csv", EventsCsvView.as_view(), name="api-events-csv"),
+    path("events.jsonl", EventsJsonLinesView.as_view(), name="api-events-jsonl"),
+    path("events/checkpoints.jsonl", CheckpointsView.as_view(), name="api-events-checkpoints"),
+    path("events/public-key.pem", PublicKeyView.as_view(), name="api-events-public-key"),
     path("events/chain", EventsChainView.as_view(), name="api-events-chain"),
     # the last one: everything that no route above takes (`.` would leave out line breaks)
     re_path(r"^", NothingView.as_view(), name="api-nothing"),

@@ -6,29 +6,74 @@ pass its id.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
+from operator import or_
 from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Min, QuerySet, TextField
+from django.db.models import Min, Q, QuerySet, TextField
 from django.db.models.functions import Cast
 
 from gpuyard.audit.chain import GENESIS, SealedRow
 from gpuyard.audit.models import Checkpoint, Event, Verification
 from gpuyard.core import clock
+from gpuyard.core.text import text_for_lookup
 
 
-def event_list(*, company_id: UUID | None, action: str = "", actor_id: UUID | None = None) -> QuerySet[Event]:
-    """A company's events (None: the platform's), newest first; `action` also matches its dotted beginning."""
-    events = Event.objects.filter(company_id=company_id)
-    if action:
-        events = events.filter(action=action) | events.filter(action__startswith=f"{action}.")
-    if actor_id:
-        events = events.filter(actor_id=actor_id)
+@dataclass(frozen=True)
+class EventFilters:
+    """What of a log is asked for; empty: all of it. Times: from `since` on, and before `until`."""
+
+    q: str = ""  # anywhere: in the action, the names, the reason
+    who: str = ""  # part of the actor's name, or of whom they acted for
+    action: str = ""  # `workload` also finds `workload.submit`
+    subject: str = ""  # its type, its id, or part of its name
+    source: str = ""
+    team_ids: Collection[UUID] | None = None  # any of them; None: all, and what is about no team
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+def event_list(*, company_id: UUID | None, filters: EventFilters | None = None) -> QuerySet[Event]:
+    """A company's events (None: the platform's), newest first."""
+    return events_filter(Event.objects.filter(company_id=company_id), filters or EventFilters())
+
+
+def events_filter(events: QuerySet[Event], filters: EventFilters) -> QuerySet[Event]:
+    """Those that are asked for, newest first."""
+    if filters.q:
+        q = text_for_lookup(filters.q)
+        names = ("action", "actor_label", "on_behalf_of_label", "subject_label", "reason")
+        events = events.filter(reduce(or_, (Q(**{f"{name}__icontains": q}) for name in names)))
+    if filters.who:
+        who = text_for_lookup(filters.who)
+        events = events.filter(Q(actor_label__icontains=who) | Q(on_behalf_of_label__icontains=who))
+    if filters.action:
+        action = text_for_lookup(filters.action)
+        events = events.filter(Q(action=action) | Q(action__startswith=f"{action}."))
+    if filters.subject:
+        events = events.filter(_about(text_for_lookup(filters.subject)))
+    if filters.source:
+        events = events.filter(source=text_for_lookup(filters.source))
+    if filters.team_ids is not None:
+        events = events.filter(team_id__in=filters.team_ids)
+    if filters.since:
+        events = events.filter(created_at__gte=filters.since)
+    if filters.until:
+        events = events.filter(created_at__lt=filters.until)
     return events.order_by("-created_at", "-id")
+
+
+def _about(subject: str) -> Q:
+    about = Q(subject_type=subject) | Q(subject_label__icontains=subject)
+    try:
+        return about | Q(subject_id=UUID(subject))
+    except ValueError:
+        return about
 
 
 def subject_events(subject_type: str, subject_id: UUID) -> QuerySet[Event]:
@@ -47,12 +92,16 @@ class ChainStatus:
     verified_up_to: int
     verified_at: datetime | None
     is_intact: bool | None
+    findings: Sequence[Mapping[str, Any]] = ()
+    checkpoint_at: datetime | None = None
+    checkpoint_sequence: int = 0
 
 
 def chain_status(company_id: UUID | None) -> ChainStatus:
     """What a page shows above the log."""
     unsealed = Event.objects.filter(company_id=company_id, sequence__isnull=True)
     check = Verification.objects.filter(company_id=company_id).order_by("-created_at").first()
+    signed = checkpoints_stored(company_id).last()
     return ChainStatus(
         as_of=clock.now(),
         sealed_up_to=chain_head(company_id)[0],
@@ -61,6 +110,9 @@ def chain_status(company_id: UUID | None) -> ChainStatus:
         verified_up_to=check.sequence if check else 0,
         verified_at=check.created_at if check else None,
         is_intact=not check.findings if check else None,
+        findings=check.findings if check else (),
+        checkpoint_at=signed.created_at if signed else None,
+        checkpoint_sequence=signed.sequence if signed else 0,
     )
 
 
@@ -102,7 +154,12 @@ def rows_unsealed(company_id: UUID | None, *, limit: int) -> list[SealedRow]:
 def rows_sealed(company_id: UUID | None) -> Iterator[SealedRow]:
     """The chain in the order of its sequence, streamed, from one snapshot."""
     sealed = Event.objects.filter(company_id=company_id, sequence__isnull=False)
-    for row in _values(sealed.order_by("sequence", "id")).iterator(chunk_size=2000):
+    return rows_of(sealed.order_by("sequence", "id"))
+
+
+def rows_of(events: QuerySet[Event]) -> Iterator[SealedRow]:
+    """These events as they are exported, streamed in their order."""
+    for row in _values(events).iterator(chunk_size=2000):
         yield SealedRow(*row)
 
 

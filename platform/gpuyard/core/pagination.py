@@ -40,17 +40,10 @@ class CursorPages(BasePagination):
         self, queryset: QuerySet[Any] | Any, request: Request, view: APIView | None = None
     ) -> list[Any]:
         """Returns one page of `queryset`, whose own order is replaced."""
-        size = self._size(request)
-        if cursor := request.query_params.get("cursor"):
-            created_at, pk = _decode(cursor)
-            queryset = queryset.filter(**{f"{self.time_field}__lte": created_at}).exclude(
-                **{self.time_field: created_at}, pk__gte=pk
-            )
-        rows: list[Model] = list(queryset.order_by(f"-{self.time_field}", "-pk")[: size + 1])
-        page = rows[:size]
-        if len(rows) > size:
-            cursor = _encode(getattr(page[-1], self.time_field), page[-1].pk)
-            self._next = replace_query_param(request.build_absolute_uri(), "cursor", cursor)
+        cursor = request.query_params.get("cursor", "")
+        page, following = keyset_page(queryset, cursor, self._size(request), time_field=self.time_field)
+        if following:
+            self._next = replace_query_param(request.build_absolute_uri(), "cursor", following)
         return page
 
     def get_paginated_response(self, data: Any) -> Response:
@@ -87,6 +80,20 @@ class CursorPages(BasePagination):
                 remedy=_("Give a whole number from 1 to %(most)s.") % {"most": self.max_page_size},
             )
         return int(text)
+
+
+def keyset_page(
+    queryset: QuerySet[Any] | Any, cursor: str, size: int, *, time_field: str = "created_at"
+) -> tuple[list[Any], str]:
+    """The rows behind the cursor (empty: the newest), and the cursor of the page after; empty on the last one."""
+    if cursor:
+        created_at, pk = _decode(cursor)
+        queryset = queryset.filter(**{f"{time_field}__lte": created_at}).exclude(
+            **{time_field: created_at}, pk__gte=pk
+        )
+    rows: list[Model] = list(queryset.order_by(f"-{time_field}", "-pk")[: size + 1])
+    page = rows[:size]
+    return page, _encode(getattr(page[-1], time_field), page[-1].pk) if len(rows) > size else ""
 
 
 class RankPages(CursorPages):

@@ -20,6 +20,7 @@ from tenants.selectors import ADMIN, cases_to_decide, team_get, teams_visible
 MOST_TEAMS = 100  # in the picker; more are found by search
 SEES_COSTS = frozenset({Role.MANAGER, Role.FINANCE, Role.AUDITOR, ADMIN})
 SEES_POLICY = frozenset({Role.AUDITOR, ADMIN})
+SEES_AUDIT = frozenset({Role.AUDITOR, ADMIN})
 DECIDES = frozenset({Role.MANAGER, Role.FINANCE, ADMIN})
 REQUESTS = frozenset({Role.MEMBER, Role.MANAGER})
 
@@ -130,6 +131,8 @@ def _nav(roles: Collection[str]) -> tuple[NavItem, ...]:
         items.append(("costs", _("Costs"), "o"))
     if not SEES_POLICY.isdisjoint(roles):
         items.append(("policy", _("Policy"), "p"))
+    if not SEES_AUDIT.isdisjoint(roles):
+        items.append(("audit", _("Audit"), "l"))
     return tuple(
         NavItem(key=key, label=label, url=reverse(f"web:{key}"), shortcut=shortcut)
         for key, label, shortcut in items

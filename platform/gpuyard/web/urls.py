@@ -5,6 +5,7 @@ from django.urls import path
 
 from gpuyard.web.views import (
     approvals,
+    audit,
     costs,
     fleet,
     home,
@@ -54,4 +55,9 @@ urlpatterns = [
     path("fleet/free.csv", fleet.free_space_csv, name="free_space_csv"),
     path("costs", costs.costs, name="costs"),
     path("costs.csv", costs.costs_csv, name="costs_csv"),
+    path("audit", audit.audit, name="audit"),
+    path("audit.csv", audit.audit_csv, name="audit_csv"),
+    path("audit.jsonl", audit.audit_jsonl, name="audit_jsonl"),
+    path("audit/checkpoints.jsonl", audit.audit_checkpoints, name="audit_checkpoints"),
+    path("audit/public-key.pem", audit.audit_public_key, name="audit_public_key"),
 ]
