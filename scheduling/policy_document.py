@@ -271,6 +271,20 @@ WORDS: dict[str, Words] = {
         _("Sessions may borrow"),
         _("Off: development sessions start only inside the guarantee of their team."),
     ),
+    "sessions_per_team": Words(
+        _KINDS,
+        _("GPUs in sessions for each team"),
+        _("At most so many GPUs are in development sessions of one team at once. Empty: no such limit."),
+        0,
+        1_000_000,
+    ),
+    "sessions_per_person": Words(
+        _KINDS,
+        _("GPUs in sessions for each person"),
+        _("At most so many GPUs are in one person's development sessions at once. Empty: no such limit."),
+        0,
+        1_000_000,
+    ),
     "inference_headroom": Words(
         _KINDS,
         _("Head-room for services, thousandths"),

@@ -173,8 +173,7 @@ class _Consolidation(Phase):
             for row in victim.live:
                 current.shares.book_live(row, gone=True)
                 current.bands.book(row.team_id, row.band, -row.units)
-            if mover.request.array_id is not None:
-                current.arrays[mover.request.array_id] -= 1
+            current.gates.leave(mover.request, victim.units)
             placing = current.decide(
                 mover, self._tier_of(victim).tier_id, home, borrowed=victim.is_borrowed, band=victim.band
             )

@@ -27,6 +27,7 @@ RESERVATION = "reservation"
 NOT_BEFORE = "not_before"
 DEPENDENCY = "dependency"
 ARRAY_CAP = "array_cap"
+SESSIONS = "sessions"
 NODE_SELECTION = "node_selection"
 TOPOLOGY = "topology"
 SHARE = "share"
@@ -36,6 +37,7 @@ BLOCKER_CODES = (
     NOT_BEFORE,
     DEPENDENCY,
     ARRAY_CAP,
+    SESSIONS,
     BUDGET,
     TIER_UNKNOWN,
     QUOTA_LIMIT,
@@ -113,6 +115,9 @@ class Policy:
     # borrow they always do; where they may, what was borrowed goes back like all else.
     inference_may_borrow: bool = True
     development_may_borrow: bool = True
+    # GPUs that sessions hold at most, of a team's own and of one person; None: as many as quotas allow.
+    sessions_per_team: int | None = None
+    sessions_per_person: int | None = None
     # Thousandths of a tier that borrowed work of other kinds leaves free: by name of the tier, and of all others.
     inference_headroom: int = 0
     inference_headroom_tiers: tuple[tuple[str, int], ...] = ()

@@ -172,6 +172,17 @@ def _array_cap(data: _Data, names: Names) -> str:
     return f"its array runs {data['cap']} at once and {data['running']} are running"
 
 
+def _sessions(data: _Data, names: Names) -> str:
+    limit, used, asked = gpu_count(data["limit"]), gpus(data["used"]), gpus(data["asked"])
+    whose = (
+        f"sessions of team {names.get(data['team_id'], data['team_id'])}"
+        if data["team_id"]
+        else "its owner's sessions"
+    )
+    text = f"{whose} may hold {limit} at once; they hold {used} and this asks for {asked}"
+    return text if data["ever"] else f"{text}, so it can never start as it is"
+
+
 def _tier_unknown(data: _Data, names: Names) -> str:
     if data["tier_id"] is None:
         return "no tier is named"
@@ -371,4 +382,5 @@ _SENTENCES: dict[str, Callable[[_Data, Names], str]] = {
     codes.NOT_BEFORE: _not_before,
     codes.DEPENDENCY: _dependency,
     codes.ARRAY_CAP: _array_cap,
+    codes.SESSIONS: _sessions,
 }

@@ -22,7 +22,7 @@ def start_mixed(current: Pass, asks: list[Ask]) -> list[Ask]:
 
 def _try_mixed(current: Pass, ask: Ask) -> bool:
     request, shares = ask.request, current.shares
-    if current.is_array_full(ask):
+    if current.gates.is_capped(ask):
         return False
     tiers = [
         (
@@ -188,7 +188,7 @@ def _rooms(
 ) -> list[int | None]:
     """Units that each rule leaves. What could not leave again must not turn a guaranteed start into a borrowed one."""
     shares, team_id = current.shares, ask.request.team_id
-    rooms = [shares.limit_room(team_id, tier_id)]
+    rooms = [shares.limit_room(team_id, tier_id), current.gates.room(ask.request)]
     if is_surplus or (by is not None and by.borrowed):
         rooms.append(shares.lend_room(tier_id, ask.request.kind))
     else:

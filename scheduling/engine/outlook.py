@@ -1,6 +1,6 @@
 """What would help a waiting request: the smallest change that starts it, and when it may start by itself."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from scheduling.engine.blockers import clip
 from scheduling.engine.decisions import BASIS_CLASS_DEFAULTS, BASIS_TIME_LIMITS, Blocker
 from scheduling.engine.endings import Ending
 from scheduling.engine.fairshare import GUARANTEE, HEADROOM, LENDING, LimitHit, QuotaTree
+from scheduling.engine.gates import Gates
 from scheduling.engine.order import Ask
 from scheduling.engine.placement import Fleet, Ints, Shape
 from scheduling.engine.snapshot import WHOLE, Live, Request, Tier
@@ -27,7 +28,7 @@ _MACHINE_USE = {
     codes.TOPOLOGY,
     codes.RESERVATION,
 }
-_GATES = {codes.NOT_BEFORE, codes.DEPENDENCY, codes.ARRAY_CAP}
+_GATES = {codes.NOT_BEFORE, codes.DEPENDENCY, codes.ARRAY_CAP, codes.SESSIONS}
 # Waiting does not end these.
 _HELPLESS = {
     codes.TIER_UNKNOWN,
@@ -56,6 +57,8 @@ class Changes:
             return self._level_ever(ask) or self._fewer_ever(ask) or self._other_tier(ask)
         gates = [blocker for blocker in blockers if blocker.code in _GATES]
         if gates:
+            if any(_is_helpless(gate) for gate in gates):
+                return None
             is_all = len(gates) == len(blockers) == 1
             return _gate_change(gates[0]) if is_all else self._wait(ask.request, blockers)
         found = self._level_now(ask) or self._other_tier(ask) or self._fewer_now(ask)
@@ -197,8 +200,11 @@ def _gate_change(gate: Blocker) -> dict[str, Any]:
 class Etas:
     """The earliest start once running work ends, beside all reserved starts, if nobody else goes first."""
 
-    def __init__(self, timeline: Timeline, shares: QuotaTree, live: Iterable[Live], shape_count: int) -> None:
-        self._timeline, self._shares = timeline, shares
+    def __init__(
+        self, timeline: Timeline, shares: QuotaTree, gates: Gates, live: Iterable[Live], shape_count: int
+    ) -> None:
+        self._timeline, self._shares, self._gates = timeline, shares, gates
+        self.waiting: dict[str, tuple[int, str] | None] = {}  # when what waits itself will have ended
         self._endings = [e for e in timeline.endings(live) if e.ends_us is not None]
         self._found: dict[tuple[object, ...], int | None] = {}
         self._freed: dict[tuple[str, str | None, str], tuple[Ints, list[Ending]]] = {}
@@ -207,7 +213,7 @@ class Etas:
 
     def earliest(self, ask: Ask, blockers: tuple[Blocker, ...]) -> tuple[int, str] | None:
         """(when, what it rests on)."""
-        gates = [self._gate_ends(gate) for gate in blockers if gate.code in _GATES]
+        gates = [self._gate_ends(ask, gate) for gate in blockers if gate.code in _GATES]
         if None in gates:
             return None
         times = []
@@ -219,25 +225,35 @@ class Etas:
             return None
         return max([min(times), *(gate for gate in gates if gate is not None)], key=lambda found: found[0])
 
-    def _gate_ends(self, gate: Blocker) -> tuple[int, str] | None:
+    def _gate_ends(self, ask: Ask, gate: Blocker) -> tuple[int, str] | None:
         """When a gate opens, if that is known; what it waits for may fail, then it does not."""
         if gate.code == codes.NOT_BEFORE:
             return gate.data["not_before_us"], BASIS_TIME_LIMITS
-        if gate.code == codes.DEPENDENCY and gate.data["count"] == len(gate.data["workload_ids"]):
-            ends = [self._ends_of(workload_id) for workload_id in gate.data["workload_ids"]]
-            known = [end for end in ends if end is not None]
-            if len(known) == len(ends):
-                last = max(known, key=lambda ending: ending.ends_us or 0)
-                return last.ends_us or 0, BASIS_CLASS_DEFAULTS if last.is_estimate else BASIS_TIME_LIMITS
+        if gate.code == codes.DEPENDENCY:
+            return _last([self._ends_of(workload_id) for workload_id in ask.request.depends_on])
+        return self._cap_ends(*self._gates.in_the_way(ask, gate)) if gate.data.get("ever", True) else None
+
+    def _cap_ends(self, needed: int, counted: Mapping[str, int]) -> tuple[int, str] | None:
+        """When so much of what counts will have ended; what waits beside it for the same cap is not asked."""
+        ends = [(end, counted[workload_id]) for workload_id in counted if (end := self._ends_of(workload_id))]
+        before: list[tuple[int, str] | None] = []
+        for end, amount in sorted(ends):
+            before.append(end)
+            needed -= amount
+            if needed <= 0:
+                return _last(before)
         return None
 
-    def _ends_of(self, workload_id: str) -> Ending | None:
-        """The last of its replicas to end; None while it does not run, or nobody knows."""
+    def _ends_of(self, workload_id: str) -> tuple[int, str] | None:
+        """When the last of its replicas ends; None if nobody knows."""
         if self._by_workload is None:
             self._by_workload = {}
             for ending in self._endings:  # first end first
                 self._by_workload[ending.live.workload_id] = ending
-        return self._by_workload.get(workload_id)
+        if workload_id in self.waiting:
+            return self.waiting[workload_id]
+        found = self._by_workload.get(workload_id)
+        return None if found is None else (found.ends_us or 0, _basis(found.is_estimate))
 
     def _on_tier(self, ask: Ask, tier_id: str) -> tuple[int, str] | None:
         room_us = self._when_room(ask, tier_id)
@@ -251,8 +267,7 @@ class Etas:
             if ending is None:
                 return None
             ends.append((ending.ends_us or 0, ending.is_estimate))
-        estimated = any(is_estimate for _, is_estimate in ends)
-        return max(end for end, _ in ends), BASIS_CLASS_DEFAULTS if estimated else BASIS_TIME_LIMITS
+        return max(end for end, _ in ends), _basis(any(is_estimate for _, is_estimate in ends))
 
     def _when_room(self, ask: Ask, tier_id: str) -> int | None:
         """With the level of topology that it insists on, or with less once it does not any more."""
@@ -283,6 +298,18 @@ class Etas:
         freed, counted = self._freed[key]
         index = int(np.searchsorted(freed, hit.used + hit.asked - hit.limit))
         return counted[index] if index < len(counted) else None
+
+
+def _basis(is_estimate: bool) -> str:
+    return BASIS_CLASS_DEFAULTS if is_estimate else BASIS_TIME_LIMITS
+
+
+def _last(ends: Sequence[tuple[int, str] | None]) -> tuple[int, str] | None:
+    """When all have ended, an estimate if one of them is; None if of one nobody knows."""
+    known = [end for end in ends if end is not None]
+    if len(known) < len(ends) or not known:
+        return None
+    return max(end for end, _ in known), _basis(any(basis == BASIS_CLASS_DEFAULTS for _, basis in known))
 
 
 def _pass_with_time(blockers: list[Blocker]) -> bool:

@@ -96,6 +96,6 @@ def _verdicts(current: Pass, waiting: Iterable[Ask]) -> tuple[Verdict, ...]:
         current.snapshot.tiers,
         live,
         current.policy.eta_shapes,
-        current.arrays,
+        current.gates,
     )
     return explainer.verdicts(asks, Line(current.shares, current.standing))

@@ -8,7 +8,7 @@ from scheduling.engine.blockers import clip
 from scheduling.engine.claims import settled
 from scheduling.engine.decisions import Policy, ReplicaPlacement
 from scheduling.engine.fairshare import Bands, QuotaTree
-from scheduling.engine.gates import arrays_running, gate
+from scheduling.engine.gates import Gates
 from scheduling.engine.order import Ask, Asks, Lanes
 from scheduling.engine.placement import Fleet, Placed
 from scheduling.engine.placings import Placing, units_of
@@ -28,7 +28,7 @@ class Pass:
         self.asks_of = Asks(snapshot, policy, now_us, self.fleet)
         self.asks = self.asks_of.all
         self._never: dict[tuple[str, int], bool] = {}
-        self.arrays = arrays_running(snapshot)
+        self.gates = Gates(snapshot, policy, now_us)
         self.ready = [ask for ask in self.asks if self._is_ready(ask)]
         self.standing = Standing(self.shares, self._wanted(self.ready), snapshot.usage, policy)
         self.live = list(snapshot.live)  # with what claims and stops of this pass have changed
@@ -42,15 +42,7 @@ class Pass:
         self._within, self._band = False, 0
 
     def _is_ready(self, ask: Ask) -> bool:
-        return (
-            ask.request.budget_blocker is None
-            and not gate(ask.request, self.now_us, self.arrays)
-            and self._could_ever(ask)
-        )
-
-    def is_array_full(self, ask: Ask) -> bool:
-        array_id, cap = ask.request.array_id, ask.request.array_cap
-        return array_id is not None and cap is not None and self.arrays[array_id] >= cap
+        return ask.request.budget_blocker is None and not self.gates.blockers(ask) and self._could_ever(ask)
 
     def _could_ever(self, ask: Ask) -> bool:
         """Whether empty machines of some named tier (or of several) would hold it; equal shapes share the answer."""
@@ -99,7 +91,7 @@ class Pass:
     def _is_dead(self, ask: Ask, tier_id: str) -> bool:
         """Whether a turn would change nothing: it can neither start there now nor get a reservation."""
         shape_no = ask.shape_no
-        if self.is_array_full(ask):
+        if self.gates.is_capped(ask, tier_id):
             return True
         if (ask.request.team_id, tier_id, ask.units_on(tier_id), ask.bound, ask.request.kind) in self._barred:
             return True
@@ -109,7 +101,7 @@ class Pass:
 
     def is_unreserved(self, ask: Ask) -> bool:
         """Whether it gets no reservation, or none any more. A promise is kept whatever the number."""
-        if self.is_array_full(ask):
+        if self.gates.is_capped(ask):
             return True
         full = len(self.timeline.held) >= self.policy.reservations
         if full and (ask.request.promised_us is None or not self.policy.reservations):
@@ -143,7 +135,7 @@ class Pass:
 
     def _try(self, ask: Ask, tier_id: str, band: int) -> bool:
         team_id, units = ask.request.team_id, ask.units_on(tier_id)
-        if self.is_array_full(ask):
+        if self.gates.is_capped(ask, tier_id):
             return False
         if self._out(ask, tier_id):
             self._barred.add((team_id, tier_id, units, ask.bound, ask.request.kind))
@@ -223,12 +215,12 @@ class Pass:
         }
         self.book(ask, placed.replicas)
         self.bands.book(team_id, band, units_of(placed.replicas))
-        if request.array_id is not None:
-            self.arrays[request.array_id] += 1
+        self.gates.join(request)
         self.starts.append(Placing(ask, tier_id, borrowed, placed, why_now, why_here, band))
         return self.starts[-1]
 
     def book(self, ask: Ask, replicas: Sequence[ReplicaPlacement], *, is_surplus: bool = False) -> None:
+        self.gates.hold(ask.request, units_of(replicas))
         for tier_id in dict.fromkeys(replica.tier_id for replica in replicas):
             units = units_of(replica for replica in replicas if replica.tier_id == tier_id)
             team_id, kind = ask.request.team_id, ask.request.kind

@@ -203,6 +203,7 @@ class Request:
     array_cap: int | None = None  # so many members of the array at once
     min_run_s: int = 0  # not taken back before it has run so long; the policy has a least one too
     restart_cost_s: int = 0  # what starting again costs beside the work since the last checkpoint
+    owner_id: str = ""  # the person who asked
     elastic: bool = False  # may grow and shrink between replicas_min and replicas_max while it runs
 
 

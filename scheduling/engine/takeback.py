@@ -219,7 +219,7 @@ class Phase:
         is_dead = (
             (tier_id, ask.shape_no) in self._hopeless
             or self._bar(ask, tier_id) in self._barred
-            or self._pass.is_array_full(ask)
+            or self._pass.gates.is_capped(ask, tier_id)
         )
         if is_dead:
             self._pass_over(ask)

@@ -1,15 +1,17 @@
 """What each waiting request is told: all that blocks it, what would help, and when it may start."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from scheduling.engine import decisions as codes
 from scheduling.engine.backfill import Timeline
 from scheduling.engine.blockers import Diagnosis, quota_blockers, reservation_blocker
 from scheduling.engine.decisions import Blocker, Verdict
+from scheduling.engine.endings import run_on
 from scheduling.engine.fairshare import QuotaTree
-from scheduling.engine.gates import gate
-from scheduling.engine.order import Ask, Line
+from scheduling.engine.gates import Gates
+from scheduling.engine.order import FOREVER_US, Ask, Line
 from scheduling.engine.outlook import Changes, Etas
 from scheduling.engine.placement import Fleet
 from scheduling.engine.snapshot import Live, Tier
@@ -27,6 +29,29 @@ def _promises(timeline: Timeline) -> set[str]:
 
 def _promise_rank(ask: Ask) -> tuple[bool, int]:
     return (ask.request.promised_us is not None, ask.most_units)
+
+
+def _awaited_first(rows: Sequence[tuple[Ask, int]]) -> Iterator[tuple[Ask, int]]:
+    """Those first who wait for nobody here, then those who wait for them, and so on; each with its position."""
+    waiting = {ask.id for ask, _ in rows}
+    missing: dict[str, int] = {}
+    followers: dict[str, list[tuple[Ask, int]]] = {}
+    ready: deque[tuple[Ask, int]] = deque()
+    for row in rows:
+        before = waiting.intersection(row[0].request.depends_on)
+        missing[row[0].id] = len(before)
+        for workload_id in before:
+            followers.setdefault(workload_id, []).append(row)
+        if not before:
+            ready.append(row)
+    while ready:
+        row = ready.popleft()
+        yield row
+        for follower in followers.get(row[0].id, ()):
+            missing[follower[0].id] -= 1
+            if not missing[follower[0].id]:
+                ready.append(follower)
+    yield from (row for row in rows if missing[row[0].id])  # a circle: none of them can be awaited
 
 
 def _relaxes(ask: Ask) -> bool:
@@ -51,31 +76,47 @@ class Explainer:
         tiers: tuple[Tier, ...],
         live: list[Live],
         eta_shapes: int,
-        arrays: Mapping[str, int] | None = None,
+        gates: Gates,
     ) -> None:
-        """`arrays`: how many members of each hold something at the end of the pass."""
-        self._arrays = arrays or {}
+        self._gates = gates
         self._fleet, self._shares, self._timeline = fleet, shares, timeline
         self._promised = _promises(timeline)
         self._diagnosis = Diagnosis(fleet, shares, live)
         self._changes = Changes(fleet, shares, timeline, tiers)
-        self._etas = Etas(timeline, shares, live, eta_shapes)
+        self._etas = Etas(timeline, shares, gates, live, eta_shapes)
         self._answers: dict[tuple[Any, ...], Verdict] = {}
 
     def verdicts(self, asks: Iterable[Ask], line: Line) -> tuple[Verdict, ...]:
         """Tier by tier in the order of the line of those who named it first."""
+        found: dict[str, Verdict] = {}
         by_first: dict[str, list[Ask]] = {}
         for ask in asks:
             by_first.setdefault(next(iter(ask.request.tiers), ""), []).append(ask)
-        return tuple(
-            self.verdict(ask, position)
+        rows = [
+            (ask, position)
             for tier_id in sorted(by_first)
             for position, ask in enumerate(line.of(tier_id, by_first[tier_id]), 1)
-        )
+        ]
+        awaited = {workload_id for ask, _ in rows for workload_id in ask.request.depends_on}
+        self._etas.waiting = {ask.id: None for ask, _ in rows if ask.id in awaited}
+        for ask, position in _awaited_first(rows) if awaited else rows:
+            found[ask.id] = self.verdict(ask, position)
+            if ask.id in awaited:
+                self._etas.waiting[ask.id] = self._will_end(ask, found[ask.id])
+        return tuple(found[ask.id] for ask, _ in rows)
+
+    def _will_end(self, ask: Ask, verdict: Verdict) -> tuple[int, str] | None:
+        """(when, what that rests on) for what waits itself: its estimated start, and its run on the slowest tier."""
+        run_us = max((run_on(self._fleet, tier_id, ask) for tier_id in ask.tiers), default=FOREVER_US)
+        if verdict.eta_us is None or run_us >= FOREVER_US:
+            return None
+        is_estimate = verdict.eta_basis == codes.BASIS_CLASS_DEFAULTS or ask.request.time_limit_s is None
+        basis = codes.BASIS_CLASS_DEFAULTS if is_estimate else codes.BASIS_TIME_LIMITS
+        return verdict.eta_us + run_us, basis
 
     def verdict(self, ask: Ask, position: int) -> Verdict:
         request = ask.request
-        gates = gate(request, self._timeline.now_us, self._arrays)
+        gates = self._gates.blockers(ask)
         key = (
             request.team_id,
             ask.shape_no,
@@ -85,7 +126,7 @@ class Explainer:
             ask.bound,
             ask.kind,
             relaxes_us(request) if _relaxes(ask) else None,
-            str(gates),
+            (str(gates), request.depends_on, request.owner_id) if gates else None,
         )
         if ask.id in self._timeline.held:
             found = self._work_out(ask, gates)

@@ -72,7 +72,7 @@ def test_every_blocker_has_a_sentence_without_names(code: str) -> None:
 
 def test_the_examples_leave_out_only_the_split_gang() -> None:
     rules = {"not_preemptible", "lend_limit", "headroom", "reservation"}  # tests of their own
-    rules |= {"array_cap", "share", "leaving", *MORE_REMEDIES} - set(REMEDIES)
+    rules |= {"array_cap", "sessions", "share", "leaving", *MORE_REMEDIES} - set(REMEDIES)
     assert set(BLOCKER_CODES) - set(REMEDIES) == {"gang_split", "tier_unknown"} | rules
     gpus = [*some_gpus("n1", free=5), *some_gpus("n2", free=3)]
     world = a_world(NODES, gpus, [a_request(replicas=2, gpus=4)])

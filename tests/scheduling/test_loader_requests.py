@@ -62,6 +62,7 @@ def test_a_document_from_before_these_fields_takes_their_defaults() -> None:
         workload_id=read.workload_id,
         name=read.name,
         team_id=read.team_id,
+        owner_id=read.owner_id,
         kind="training",
         priority=0,
         queued_us=read.queued_us,

@@ -18,8 +18,9 @@ from gpuyard.audit.models import Event
 from gpuyard.core import clock
 from gpuyard.fleet.models import Node
 from scheduling.commit import Committed, Overtaken, plan_commit
-from scheduling.engine.decisions import Plan
+from scheduling.engine.decisions import Plan, Policy
 from scheduling.engine.plan import plan
+from scheduling.explanations import verdict_explain
 from scheduling.loader import Loaded, snapshot_load
 from scheduling.models import (
     Allocation,
@@ -283,3 +284,19 @@ def test_fair_shares_and_the_verdict_before_are_kept() -> None:
     before = last.verdict.before
     assert before is not None
     assert (before["position"], before["codes"]) == (2, ["not_enough_free_gpus"])
+
+
+@pytest.mark.django_db
+def test_a_persons_sessions_are_counted_over_all_teams() -> None:
+    tier, company = make.tier(), make.company()
+    make.node(tier, 4)
+    ana = make.user("member", company)
+    first, second = (make.workload(make.team(company), tier, owner=ana, kind="development") for _ in range(2))
+    assert len(pass_once(Policy(sessions_per_person=1)).started) == 1
+    (waits,) = Workload.objects.filter(state="waiting", pk__in=[first.pk, second.pk])
+    shown = verdict_explain(ana, waits)
+    assert shown is not None
+    assert shown.headline == (
+        "Waiting: its owner's sessions may hold 1 GPU at once; they hold 1 and this asks for 1"
+    )
+    assert pass_once().started == [waits.pk]

@@ -41,7 +41,9 @@ from scheduling.selectors import (
 from tenants.selectors import teams_visible
 
 MOST_EVICTIONS = 20
-QUOTAS = frozenset({"quota_limit", "quota_limit_total", "not_preemptible", "lend_limit", "headroom"})
+QUOTAS = frozenset(
+    {"quota_limit", "quota_limit_total", "not_preemptible", "lend_limit", "headroom", "sessions"}
+)
 NEVER = frozenset({"never_fits_node", "tier_unknown"})
 
 
@@ -128,6 +130,7 @@ def blocker_label(code: str) -> str:
         "not_before": _("not its time yet"),
         "dependency": _("other work first"),
         "array_cap": _("enough of its array run"),
+        "sessions": _("most GPUs in sessions"),
         "node_selection": _("labels of nodes"),
         "topology": _("not close enough together"),
         "share": _("no card with so much free"),
