@@ -1,12 +1,12 @@
 """The cards of one tier, node by node: what is free of each, who shares it, what is taken and given back."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from scheduling.engine.snapshot import UNITS_PER_GPU, WHOLE, Gpu, Live, Request
+from scheduling.engine.snapshot import ISLAND, UNITS_PER_GPU, WHOLE, Gpu, Live, Request
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -37,6 +37,17 @@ class Shape:
     required_level: str | None = None
     preferred_level: str | None = None
     spread_level: str | None = None
+    is_share: bool = field(init=False, compare=False)
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_share", bool(self.share or self.gpu_memory_mib))
+        asked = (self.replicas, self.gpus, self.cpu_m, self.memory_mib, self.share, self.gpu_memory_mib)
+        object.__setattr__(self, "_hash", hash((asked, self.sharer, self.required_level)))
+
+    def __hash__(self) -> int:
+        """Worked out once: shapes are looked up far oftener than made."""
+        return self._hash
 
     @classmethod
     def of(cls, request: Request, sharer: str = "", level: str | None = None) -> "Shape":
@@ -58,10 +69,6 @@ class Shape:
             request.preferred_level,
             request.spread_level,
         )
-
-    @property
-    def is_share(self) -> bool:
-        return bool(self.share or self.gpu_memory_mib)
 
     @property
     def asks_topology(self) -> bool:
@@ -112,6 +119,15 @@ class TierNodes:
         self.free: Ints = is_free.sum(axis=1)  # (tier nodes,) cards with nothing on them, ready or not
         self.usable: Ints = (is_free & self.is_ready).sum(axis=1)  # (tier nodes,) ready and free
         self.island, self.by_island = self._islands()
+        # How many nodes have so many usable cards: all of them, and the most on one node, without a look at each.
+        self._with_usable: list[int] = np.bincount(self.usable, minlength=size[1] + 1).tolist()
+        self.usable_in_all = int(self.usable.sum())
+        self._largest_island: int | None = None
+
+    @property
+    def most_usable(self) -> int:
+        """On one node."""
+        return next((n for n in range(len(self._with_usable) - 1, 0, -1) if self._with_usable[n]), 0)
 
     def _enter(self, row: int, cards: list[Gpu]) -> None:
         count = len(cards)
@@ -173,9 +189,10 @@ class TierNodes:
         """Whether some island of the tier, were it empty, would hold all replicas of the shape."""
         if shape.is_share:
             return False
-        return shape.gpus * shape.replicas <= max(
-            (int(n.max(initial=0)) for n in self._per_island(self.exists)), default=0
-        )
+        if self._largest_island is None:
+            counts = self._per_island(self.exists)
+            self._largest_island = max((int(n.max(initial=0)) for n in counts), default=0)
+        return shape.gpus * shape.replicas <= self._largest_island
 
     def replicas_on_islands(self, shape: Shape, *, all_ready: bool = False, all_free: bool = False) -> Ints:
         """(tier nodes,) like `replicas_by_gpu`, but no replica (or small gang) is divided between islands."""
@@ -189,6 +206,19 @@ class TierNodes:
             return np.zeros(self.nodes.size, dtype=np.int64)
         together: Ints = np.max(counts, axis=0) if self.on_one_island(shape) else np.sum(counts, axis=0)
         return together
+
+    def replicas_on(self, row: int, shape: Shape) -> int:
+        """What `replicas_by_gpu` (or `replicas_on_islands` for who insists on that) says of one node."""
+        if shape.is_share:
+            slots, code = self.slots_of(shape), self._code(shape.sharer)
+            cards = zip(
+                self.slots[row].tolist(), self.held[row].tolist(), self.sharer[row].tolist(), strict=True
+            )
+            return sum(free // slots for free, held, sharer in cards if not held or sharer == code)
+        if shape.required_level != ISLAND:
+            return int(self.usable[row]) // shape.gpus
+        counts = [free // shape.gpus for free in self.by_island[row].tolist()]
+        return max(counts, default=0) if self.on_one_island(shape) else sum(counts)
 
     def _per_island(self, cards: Bools) -> list[Ints]:
         """For the first, second … island of each node: (tier nodes,) how many of these cards it has."""
@@ -205,8 +235,11 @@ class TierNodes:
 
     def islands_for(self, row: int, shape: Shape) -> int:
         """How many islands the GPUs of a replica there come from."""
-        free = -np.sort(-self.by_island[row])
-        return 1 + int((free.cumsum() < shape.gpus).sum())
+        needed, count = shape.gpus, 0
+        for free in sorted(self.by_island[row].tolist(), reverse=True):
+            count += needed > 0
+            needed -= free
+        return count + (needed > 0)
 
     def pick(self, row: int, shape: Shape) -> tuple[int, ...]:
         """The columns of the cards that a replica gets there: for a share the fullest that holds it.
@@ -214,19 +247,26 @@ class TierNodes:
         Whole GPUs come from the fullest island that has them all, else from the emptiest islands first.
         """
         if shape.is_share:
-            joins = (self.held[row] == 0) | (self.sharer[row] == self._code(shape.sharer))
-            fits = (self.slots[row] >= self.slots_of(shape)) & joins
-            return (int(np.where(fits, self.slots[row], WHOLE + 1).argmin()),)
+            return (self._card_for(row, shape),)
         free = self.by_island[row].tolist()
         whole = [(count, island) for island, count in enumerate(free) if count >= shape.gpus]
         by_most_free = sorted(range(len(free)), key=lambda island: (-free[island], island))
-        columns = np.flatnonzero(self.slots[row] == WHOLE).tolist()
+        columns = [column for column, slots in enumerate(self.slots[row].tolist()) if slots == WHOLE]
         islands = self.island[row].tolist()
         taken: list[int] = []
         for island in [min(whole)[1]] if whole else by_most_free:
             here = [column for column in columns if islands[column] == island]
             taken += here[: shape.gpus - len(taken)]
         return tuple(sorted(taken))
+
+    def _card_for(self, row: int, shape: Shape) -> int:
+        slots, code = self.slots_of(shape), self._code(shape.sharer)
+        cards = zip(self.slots[row].tolist(), self.held[row].tolist(), self.sharer[row].tolist(), strict=True)
+        fits = [
+            free if free >= slots and (not held or sharer == code) else WHOLE + 1
+            for free, held, sharer in cards
+        ]
+        return fits.index(min(fits))
 
     def take(self, row: int, columns: Iterable[int], slots: int, sharer: str) -> None:
         code = UNKNOWN if slots == WHOLE else self._code(sharer)
@@ -262,12 +302,23 @@ class TierNodes:
         """A card that somebody holds in another way (`CutCards`) is as if it were not there; or it is there again."""
         self.exists[row, column] = not shut
         self.is_ready[row, column] = not shut and self.gpus[row][column].ready
+        self._largest_island = None
         self._recount(row)
 
     def _recount(self, row: int) -> None:
-        self.slots[row] = (WHOLE - self.held[row]) * self.is_ready[row]
-        self.free[row] = int(((self.held[row] == 0) & self.exists[row]).sum())
-        self.usable[row] = int((self.slots[row] == WHOLE).sum())
-        self.by_island[row] = np.bincount(
-            self.island[row][self.slots[row] == WHOLE], minlength=self.by_island.shape[1]
-        )
+        held = self.held[row].tolist()
+        slots = [
+            WHOLE - h if ready else 0 for h, ready in zip(held, self.is_ready[row].tolist(), strict=True)
+        ]
+        self.slots[row] = slots
+        self.free[row] = sum(e and not h for e, h in zip(self.exists[row].tolist(), held, strict=True))
+        by_island = [0] * self.by_island.shape[1]
+        for free, island in zip(slots, self.island[row].tolist(), strict=True):
+            if free == WHOLE:
+                by_island[island] += 1
+        self.by_island[row] = by_island
+        before, usable = int(self.usable[row]), sum(by_island)
+        self.usable[row] = usable
+        self.usable_in_all += usable - before
+        self._with_usable[before] -= 1
+        self._with_usable[usable] += 1

@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 
 from scheduling.engine.decisions import Policy
 from scheduling.engine.division import PPM
@@ -273,23 +274,27 @@ class Line:
         for key, group in sorted(self._groups(tier_id, asks).items()):
             is_promised = key[-1] == 0
             found = sorted(group, key=_by_promise) if is_promised else self._merged(tier_id, group, ahead)
+            taken: dict[str, int] = {}  # by team
             for ask in found:
-                team_id = ask.request.team_id
+                taken[ask.request.team_id] = taken.get(ask.request.team_id, 0) + ask.units_on(tier_id)
+            for team_id, units in taken.items():
                 for member in (team_id + OWN_WORK, *self._tree.path(team_id)):
-                    ahead[member] = ahead.get(member, 0) + ask.units_on(tier_id)
+                    ahead[member] = ahead.get(member, 0) + units
             line += found
         return line
 
     def _groups(self, tier_id: str, asks: Iterable[Ask]) -> dict[tuple[int, bool, int], list[Ask]]:
         """By band, whether borrowed, and whether promised. Who is first inside a guarantee goes by `order` alone."""
-        used: dict[str, int] = {}
+        left: dict[str, int] = {}  # by guarantor
         groups: dict[tuple[int, bool, int], list[Ask]] = {}
-        for ask in sorted(asks, key=lambda ask: ask.order):
-            giver = self._tree.guarantor(ask.request.team_id, tier_id)
-            taken = used.get(giver, 0) + ask.units_on(tier_id)
-            is_within = self._tree.within_guarantee(ask.request.team_id, tier_id, taken)
+        for ask in sorted(asks, key=attrgetter("order")):
+            team_id, units = ask.request.team_id, ask.units_on(tier_id)
+            giver = self._tree.guarantor(team_id, tier_id)
+            if giver not in left:
+                left[giver] = self._tree.share(team_id, tier_id) - self._tree.share_used(team_id, tier_id)
+            is_within = units <= left[giver]
             if is_within:
-                used[giver] = taken
+                left[giver] -= units
             key = (-ask.band, not (is_within or ask.band), int(ask.request.promised_us is None))
             groups.setdefault(key, []).append(ask)
         return groups
@@ -303,10 +308,10 @@ class Line:
         keyed = {team: self._keyed(team + OWN_WORK, tier_id, lines[team], ahead) for team in sorted(lines)}
         for level in range(depth, 0, -1):
             for team_id in [team for team in keyed if len(self._tree.path(team)) == level]:
-                line = [ask for _, ask in sorted(keyed.pop(team_id), key=lambda row: row[0])]
+                line = [ask for _, ask in sorted(keyed.pop(team_id), key=itemgetter(0))]
                 above = self._tree.parent(team_id) or ""
                 keyed.setdefault(above, []).extend(self._keyed(team_id, tier_id, line, ahead))
-        return [ask for _, ask in sorted(keyed.get("", []), key=lambda row: row[0])]
+        return [ask for _, ask in sorted(keyed.get("", []), key=itemgetter(0))]
 
     def _keyed(
         self, member: str, tier_id: str, line: list[Ask], ahead: dict[str, int]
@@ -314,10 +319,11 @@ class Line:
         found, before = [], self._standing.use(member, tier_id) + ahead.get(member, 0)
         allowed = self._standing.allowed(member, tier_id)
         for ask in line:
-            held = before + ask.counted_on(tier_id)
+            units = ask.units_on(tier_id)
+            held = before if ask.starving else before + units
             ratio = held * PPM // allowed if allowed > 0 else NOTHING + held
             found.append(((ratio, before, *ask.order), ask))
-            before += ask.units_on(tier_id)
+            before += units
         return found
 
 

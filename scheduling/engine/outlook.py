@@ -48,6 +48,7 @@ class Changes:
         self._cheapest = sorted(self._tiers.values(), key=lambda tier: (tier.cost_rank, tier.id))
         self._most = {tier_id: int(tier.usable.max(initial=0)) for tier_id, tier in fleet.tiers.items()}
         self._fits: dict[tuple[str, Shape, int, str], bool] = {}
+        self.has_asked_quotas = False
 
     def smallest(self, ask: Ask, blockers: tuple[Blocker, ...], never: bool) -> dict[str, Any] | None:
         if ask.request.budget_blocker is not None:
@@ -65,11 +66,13 @@ class Changes:
         return found or self._smaller_share(ask) or self._quota(ask) or self._wait(ask.request, blockers)
 
     def _would_start(self, ask: Ask, tier_id: str, shape: Shape) -> bool:
+        """`has_asked_quotas` from then on, if machines alone did not say no."""
         if (not shape.is_share and self._most[tier_id] < shape.gpus) or not self._fits_now(
             ask, tier_id, shape
         ):
             return False
         units = self._fleet.tiers[tier_id].units_of(shape)
+        self.has_asked_quotas = True
         return not self._shares.hits(ask.request.team_id, tier_id, units, bound=ask.bound, kind=ask.kind)
 
     def _fits_now(self, ask: Ask, tier_id: str, shape: Shape) -> bool:

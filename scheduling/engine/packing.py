@@ -119,6 +119,8 @@ class Packer:
         self._traits = self.potential.traits(states.slots_free)  # (nodes, traits); read by `_traits_at`
         self._stale.clear()
         self._parts.clear()
+        self._gpu_slots: Ints = np.maximum(WHOLE * states.gpu_count, 1)  # (nodes,)
+        self._cpu_all_m: Ints = np.maximum(states.cpu_total_m, 1)  # (nodes,)
         self._costs: dict[tuple[Ask, int, Span], _Costs] = {}
         self._steps: dict[int, Floats] = {}
         self._state_ids: dict[tuple[object, ...], int] = {}
@@ -372,14 +374,13 @@ class Packer:
 
     def _imbalance(self, nodes: Ints, cpu_free: Ints, traits: Floats) -> Floats:
         """After the ask. Only GPU left without CPU counts: CPU without GPU still serves what needs no GPU."""
-        states = self.states
-        gpu_left = traits[:, -1] / np.maximum(WHOLE * states.gpu_count[nodes], 1)
-        cpu_left = cpu_free / np.maximum(states.cpu_total_m[nodes], 1)
+        gpu_left = traits[:, -1] / self._gpu_slots[nodes]
+        cpu_left = cpu_free / self._cpu_all_m[nodes]
         return self.policy.balance * np.maximum(gpu_left - cpu_left, 0.0)
 
     def _emptiness(self, nodes: Ints, traits: Floats) -> Floats:
         """Before it. Much the same places are common; to fill up begun nodes keeps others whole for large asks."""
-        free_part: Floats = traits[:, -1] / np.maximum(WHOLE * self.states.gpu_count[nodes], 1)
+        free_part: Floats = traits[:, -1] / self._gpu_slots[nodes]
         return self.policy.fullness * free_part
 
     def _scattered(self, size: Ask, nodes: Ints) -> Floats:

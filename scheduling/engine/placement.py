@@ -27,6 +27,19 @@ _Undo = tuple[
 ]  # node, CPU, memory; tier, row, cards
 
 
+_FEW = 24  # changed nodes that are looked at one by one; more are worked out with all others
+_KEPT = 512  # shapes (by tier) whose fit is kept
+
+
+@dataclass(slots=True)
+class _Fit:
+    """How many replicas each node of a tier holds, after so many changes of the fleet."""
+
+    each: Ints  # (tier nodes,)
+    total: int
+    changes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Placed:
     replicas: tuple[ReplicaPlacement, ...]
@@ -70,8 +83,8 @@ class Fleet:
         self._selected: dict[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], Bools] = {}
         self._open: dict[tuple[object, ...], Bools] = {}
         self._undo: list[_Undo] = []
-        self._changes = 0
-        self._last_fit: tuple[tuple[str, Shape, int], Ints] | None = None
+        self._changed: list[int] = []  # rows of the nodes that something was taken from or given back to
+        self._fits: dict[tuple[str, Shape], _Fit] = {}
         self._snapshot, self._policy = snapshot, policy or Policy()
         self._close = self._policy.gangs_close
 
@@ -135,14 +148,48 @@ class Fleet:
         return self._open[key]
 
     def fit_per_node(self, tier: TierNodes, shape: Shape) -> Ints:
-        """(tier nodes,) how many replicas each node of the tier could start now; read only."""
-        asked = (tier.tier_id, shape, self._changes)
-        if self._last_fit is None or self._last_fit[0] != asked:  # a start asks three times in a row
-            on_islands = shape.required_level == ISLAND
-            by_gpu = tier.replicas_on_islands(shape) if on_islands else tier.replicas_by_gpu(shape)
-            fit = replicas_that_fit(shape, by_gpu, self.cpu_free[tier.nodes], self.memory_free[tier.nodes])
-            self._last_fit = (asked, fit * self.open_nodes(tier, shape))
-        return self._last_fit[1]
+        """(tier nodes,) how many replicas each node of the tier could start now: read only, until it is asked again."""
+        return self._fit(tier, shape).each
+
+    def _fit(self, tier: TierNodes, shape: Shape) -> _Fit:
+        key, changes = (tier.tier_id, shape), len(self._changed)
+        known = self._fits.get(key)
+        if known is None:
+            if len(self._fits) >= _KEPT:
+                del self._fits[next(iter(self._fits))]
+            each = self._fit_of_all(tier, shape)
+            known = self._fits[key] = _Fit(each, int(each.sum()), changes)
+        elif known.changes < changes:
+            since = self._changed[known.changes :] if changes - known.changes < tier.nodes.size else ()
+            nodes = set(since)
+            if since and len(nodes) <= _FEW:
+                self._renew_fit(known, tier, shape, nodes)
+            else:
+                known.each[:] = self._fit_of_all(tier, shape)
+                known.total = int(known.each.sum())
+            known.changes = changes
+        return known
+
+    def _fit_of_all(self, tier: TierNodes, shape: Shape) -> Ints:
+        on_islands = shape.required_level == ISLAND
+        by_gpu = tier.replicas_on_islands(shape) if on_islands else tier.replicas_by_gpu(shape)
+        fit = replicas_that_fit(shape, by_gpu, self.cpu_free[tier.nodes], self.memory_free[tier.nodes])
+        return fit * self.open_nodes(tier, shape)
+
+    def _renew_fit(self, known: _Fit, tier: TierNodes, shape: Shape, nodes: Iterable[int]) -> None:
+        is_open, each = self.open_nodes(tier, shape), known.each
+        for node in nodes:
+            row = tier.row_of.get(node)
+            if row is None or not is_open[row]:
+                continue
+            fit = tier.replicas_on(row, shape)
+            if shape.cpu_m:
+                fit = min(fit, int(self.cpu_free[node]) // shape.cpu_m)
+            if shape.memory_mib:
+                fit = min(fit, int(self.memory_free[node]) // shape.memory_mib)
+            fit = max(fit, 0)
+            known.total += fit - int(each[row])
+            each[row] = fit
 
     def finish_reasons(self) -> None:
         """Fill in the `parts` of all placements so far: together they are worked out in a fraction of the time."""
@@ -177,7 +224,7 @@ class Fleet:
             self._touch(node)
 
     def _touch(self, node: int) -> None:
-        self._changes += 1
+        self._changed.append(node)
         self._cut_cards.follow(node)
         if "scores" in self.__dict__:
             self.scores.touch(node)
@@ -221,36 +268,46 @@ class Fleet:
         # Necessary conditions first: most requests that wait are refused by one of these two.
         if tier.usable.size == 0 or tier.slots_of(shape) > WHOLE:
             return False
-        if not shape.is_share:
-            if int(tier.usable.max()) < shape.gpus:
-                return False
-            if int(tier.usable.sum()) < shape.gpus * shape.replicas:
-                return False
-        return self.topology.holds(tier, shape, self.fit_per_node(tier, shape))
+        needed = 0 if shape.is_share else shape.gpus
+        if tier.most_usable < needed or tier.usable_in_all < needed * shape.replicas:
+            return False
+        return self._holds(tier, shape)
+
+    def _holds(self, tier: TierNodes, shape: Shape) -> bool:
+        fit = self._fit(tier, shape)
+        if shape.required_level is None or fit.total < shape.replicas:
+            return fit.total >= shape.replicas
+        return self.topology.holds(tier, shape, fit.each)
 
     def place(self, tier: TierNodes, shape: Shape, at_most: Ints | None = None) -> Placed | None:
         """Take the best places for all replicas of the shape, or none at all; `at_most` so many on each node."""
         if not tier.nodes.size or tier.slots_of(shape) > WHOLE:
             return None
-        fit = self.fit_per_node(tier, shape)
-        fit = fit.copy() if at_most is None else np.minimum(fit, at_most)
-        if not self.topology.holds(tier, shape, fit):
+        if not self._holds(tier, shape):
             return None
+        fit = self.fit_per_node(tier, shape)  # (tier nodes,)
+        if at_most is not None:
+            fit = np.minimum(fit, at_most)
+            if not self.topology.holds(tier, shape, fit):
+                return None
+        elif shape.replicas > 1:
+            fit = fit.copy()
         if shape.replicas > 1 and (shape.asks_topology or (self._close and self.topology.has_levels)):
             return self._place_near(tier, shape, fit)
         placements: list[ReplicaPlacement] = []
         why: dict[str, Any] = {}
         while len(placements) < shape.replicas:
             wanted = shape.replicas - len(placements)
-            count = np.minimum(fit, wanted)  # (tier nodes,)
+            count = np.minimum(fit, wanted) if wanted > 1 else fit  # (tier nodes,)
             costs = self.scores.costs(tier, shape, count, wanted)
             why = why or self._why(tier, shape, count, costs)
             for row in self._best_first(costs, shape, wanted):
-                many = 1 if shape.is_share else int(count[row])
+                many = 1 if wanted == 1 or shape.is_share else int(count[row])
                 if not many or many > shape.replicas - len(placements):
                     break
                 placements += [self._take(tier, row, shape, len(placements) + i) for i in range(many)]
-                fit[row] -= many
+                if wanted > many:
+                    fit[row] -= many
         return Placed(tuple(placements), why)
 
     def _place_near(self, tier: TierNodes, shape: Shape, fit: Ints) -> Placed:
@@ -353,20 +410,22 @@ class Fleet:
 
     def _why(self, tier: TierNodes, shape: Shape, count: Ints, costs: Floats) -> dict[str, Any]:
         best = int(costs.argmin())
-        others = costs.copy()
-        others[best] = np.inf
-        second = int(others.argmin())
-        has_second = bool(others[second] < np.inf)
+        least = float(costs[best])
+        costs[best] = np.inf
+        second = int(costs.argmin())
+        next_least = float(costs[second])
+        costs[best] = least
+        many = shape.replicas  # at most, on one node
         return {
             "candidates": int(np.count_nonzero(count)),
-            "score": self._score_parts(tier, shape, int(count[best]), costs, best),
-            "runner_up": self._score_parts(tier, shape, int(count[second]), costs, second)
-            if has_second
+            "score": self._score_parts(tier, shape, min(many, int(count[best])), least, best),
+            "runner_up": self._score_parts(tier, shape, min(many, int(count[second])), next_least, second)
+            if next_least < np.inf
             else None,
         }
 
     def _score_parts(
-        self, tier: TierNodes, shape: Shape, count: int, costs: Floats, row: int
+        self, tier: TierNodes, shape: Shape, count: int, cost: float, row: int
     ) -> dict[str, Any]:
         """`cost`: the least wins, in steps for each replica; `parts`: what it is made of (`finish_reasons`)."""
         node = self.nodes[int(tier.nodes[row])]
@@ -385,7 +444,7 @@ class Fleet:
             "slots_left": card_left,  # on the card that a share goes to
             "replicas_here": many,
             "cpu_left_m": int(self.cpu_free[tier.nodes[row]]) - many * shape.cpu_m,
-            "cost": round(float(costs[row]), 3),
+            "cost": round(cost, 3),
             "parts": self.scores.parts_later(tier, shape, row, many),
         }
 

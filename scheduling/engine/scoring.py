@@ -88,6 +88,7 @@ class Scores:
                 self._at.setdefault(node, []).append(len(self._places))
                 self._places.append((tier, row))
         self._touched: set[int] = set()
+        self._sizes: dict[tuple[str, Shape, int], Ask] = {}
         self._states = self._empty_states(tiers, cpu_total)
         self._fill(range(len(self._places)))
         self.packer = Packer(self._states, mix, packing_policy(policy))
@@ -144,25 +145,28 @@ class Scores:
         first = self._first[tier.tier_id]
         span = (first, first + tier.nodes.size)
         if wanted == 1 or shape.is_share:
-            costs = self.packer.costs(_size(tier, shape, 1), code, span)
+            costs = self.packer.costs(self._size(tier, shape, 1), code, span)
             return np.where(count > 0, costs, np.inf)
         found = np.full(tier.nodes.size, np.inf)
         for many in np.unique(count[count > 0]).tolist():
             here = count == many
-            costs = self.packer.costs(_size(tier, shape, many), code, span)
+            costs = self.packer.costs(self._size(tier, shape, many), code, span)
             found[here] = costs[here] / many + self._policy.pack_together * (-(-wanted // many) - 1)
         return found
 
     def parts_later(self, tier: TierNodes, shape: Shape, row: int, many: int) -> dict[str, float]:
         """What the cost of so many replicas there is made of, before they are taken: empty until it is explained."""
         place = self._first[tier.tier_id] + row
-        return self.packer.note(_size(tier, shape, many), place, tier.code_of(shape))
+        return self.packer.note(self._size(tier, shape, many), place, tier.code_of(shape))
 
-
-def _size(tier: TierNodes, shape: Shape, many: int) -> Ask:
-    if shape.is_share:
-        return Ask(shape.cpu_m, 1, tier.slots_of(shape))
-    return Ask(many * shape.cpu_m, many * shape.gpus, WHOLE)
+    def _size(self, tier: TierNodes, shape: Shape, many: int) -> Ask:
+        key = (tier.tier_id, shape, many)
+        if key not in self._sizes:
+            if shape.is_share:
+                self._sizes[key] = Ask(shape.cpu_m, 1, tier.slots_of(shape))
+            else:
+                self._sizes[key] = Ask(many * shape.cpu_m, many * shape.gpus, WHOLE)
+        return self._sizes[key]
 
 
 def cost_of_result(tier: Tier, kind: str, scarce: int) -> tuple[bool, int]:

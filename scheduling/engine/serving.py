@@ -73,6 +73,9 @@ class Pass:
         self._within, self._band = within_guarantee, band
         self._barred.clear()
         self._unreserved.clear()
+        asks = list(asks)
+        if within_guarantee and not self._is_any_within(asks):
+            return sorted(asks, key=lambda ask: ask.id)  # no turn would change anything
         dead: list[Ask] = []
         alive: list[Ask] = []
         for ask in asks:
@@ -83,17 +86,24 @@ class Pass:
             if band and not self.may_use_band(ask):
                 lanes.push(ask, len(ask.tiers))
             elif not self._try(ask, ask.tiers[choice], band):
-                if not self._is_alive_on(ask, ask.tiers[choice + 1 :]):
+                if not self.is_unreserved(ask) and not self._is_alive_on(ask, ask.tiers[choice + 1 :]):
                     self.reserve(ask)
                 lanes.push(ask, choice + 1)
         return sorted([*dead, *lanes.unserved], key=lambda ask: ask.id)
 
+    def _is_any_within(self, asks: Iterable[Ask]) -> bool:
+        claims = {(ask.request.team_id, *claim) for ask in asks for claim in ask.units.items()}
+        return any(self.shares.within_guarantee(*claim) for claim in claims)
+
     def _is_dead(self, ask: Ask, tier_id: str) -> bool:
         """Whether a turn would change nothing: it can neither start there now nor get a reservation."""
-        shape_no = ask.shape_no
+        request, shape_no = ask.request, ask.shape_no
         if self.gates.is_capped(ask, tier_id):
             return True
-        if (ask.request.team_id, tier_id, ask.units_on(tier_id), ask.bound, ask.request.kind) in self._barred:
+        if (
+            self._barred
+            and (request.team_id, tier_id, ask.units[tier_id], ask.bound, request.kind) in self._barred
+        ):
             return True
         if (tier_id, shape_no) in self._hopeless or (tier_id, shape_no, ask.hold_us) in self._held_back:
             return self.is_unreserved(ask)

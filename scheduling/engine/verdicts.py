@@ -9,7 +9,7 @@ from scheduling.engine.backfill import Timeline
 from scheduling.engine.blockers import Diagnosis, quota_blockers, reservation_blocker
 from scheduling.engine.decisions import Blocker, Verdict
 from scheduling.engine.endings import run_on
-from scheduling.engine.fairshare import QuotaTree
+from scheduling.engine.fairshare import LimitHit, QuotaTree
 from scheduling.engine.gates import Gates
 from scheduling.engine.order import FOREVER_US, Ask, Line
 from scheduling.engine.outlook import Changes, Etas
@@ -115,10 +115,15 @@ class Explainer:
         return verdict.eta_us + run_us, basis
 
     def verdict(self, ask: Ask, position: int) -> Verdict:
-        request = ask.request
         gates = self._gates.blockers(ask)
+        is_reserved = ask.id in self._timeline.held
+        found = self._work_out(ask, gates) if is_reserved else self._shared_answer(ask, gates)
+        return Verdict(ask.id, found.blockers, found.smallest_change, found.eta_us, position, found.eta_basis)
+
+    def _shared_answer(self, ask: Ask, gates: Sequence[Blocker]) -> Verdict:
+        """Equals of one company share it where neither gates nor quotas had a say; else those of one team."""
+        request = ask.request
         key = (
-            request.team_id,
             ask.shape_no,
             request.tiers,
             request.budget_blocker,
@@ -128,13 +133,21 @@ class Explainer:
             relaxes_us(request) if _relaxes(ask) else None,
             (str(gates), request.depends_on, request.owner_id) if gates else None,
         )
-        if ask.id in self._timeline.held:
+        for_all, for_team = (self._shares.company(request.team_id), "", key), ("", request.team_id, key)
+        found = self._answers.get(for_team)
+        if found is not None:
+            return found
+        is_own = bool(gates) or any(self._hits(ask, tier_id) for tier_id in ask.tiers)
+        found = None if is_own else self._answers.get(for_all)
+        if found is None:
+            self._changes.has_asked_quotas = False
             found = self._work_out(ask, gates)
-        else:
-            if key not in self._answers:
-                self._answers[key] = self._work_out(ask, gates)
-            found = self._answers[key]
-        return Verdict(ask.id, found.blockers, found.smallest_change, found.eta_us, position, found.eta_basis)
+            self._answers[for_team if is_own or self._changes.has_asked_quotas else for_all] = found
+        return found
+
+    def _hits(self, ask: Ask, tier_id: str) -> tuple[LimitHit, ...]:
+        team_id, units = ask.request.team_id, ask.units_on(tier_id)
+        return self._shares.hits(team_id, tier_id, units, bound=ask.bound, kind=ask.kind)
 
     def _work_out(self, ask: Ask, gates: Sequence[Blocker]) -> Verdict:
         blockers, never = self._blockers(ask)
@@ -160,11 +173,9 @@ class Explainer:
             if tier_id not in self._fleet.tiers:
                 found.append(Blocker(codes.TIER_UNKNOWN, {"tier_id": tier_id}))
                 continue
-            hits = self._shares.hits(
-                request.team_id, tier_id, ask.units_on(tier_id), bound=ask.bound, kind=ask.kind
-            )
             # A limit over all tiers is one cause, however many tiers the request names.
-            found += [blocker for blocker in quota_blockers(request, hits) if blocker not in found]
+            limits = quota_blockers(request, self._hits(ask, tier_id))
+            found += [blocker for blocker in limits if blocker not in found]
             answer = self._diagnosis.tier_answer(tier_id, ask.shape, request.team_id)
             found += [_with_patience(blocker, ask) for blocker in answer.blockers]
             if not answer.blockers:
