@@ -61,7 +61,7 @@ __all__ = [
     "eviction_list",
     "fair_shares",
     "fleet_list",
-    "last_pass_at",
+    "last_pass",
     "live_attempt",
     "log_read",
     "pass_list",
@@ -303,9 +303,9 @@ def fair_shares() -> dict[tuple[UUID, UUID], int]:
     }
 
 
-def last_pass_at() -> datetime | None:
-    """When the scheduler last finished a pass; everybody may know that it works."""
-    return SchedulerState.objects.values_list("passed_at", flat=True).get(pk=1)
+def last_pass() -> tuple[int, datetime | None]:
+    """The number of the scheduler's last pass and when it ended; everybody may know that it works."""
+    return SchedulerState.objects.values_list("pass_number", "passed_at").get(pk=1)
 
 
 def eta(workload_id: UUID) -> Eta:

@@ -161,6 +161,16 @@ def test_limits_are_drawn_and_the_change_is_a_link() -> None:
     assert 'name="gpus_per_replica" value="2"' in form
 
 
+def test_a_member_reads_which_pass_judged_and_since_when_it_is_so() -> None:
+    team, member = _team()
+    wants = make.workload(team, make.tier("h100-80g"), owner=member, gpus=4)
+    first, last = pass_once().pass_number, pass_once().pass_number
+    page = see(member, "workload", wants.public_id)
+    assert f"judged in pass {last}, " in page
+    assert f"the same since pass {first}, " in page
+    assert "/passes/" not in page
+
+
 def test_the_places_are_compared_by_their_costs() -> None:
     team, member = _team()
     tier = make.tier("h100-80g")

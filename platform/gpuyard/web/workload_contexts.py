@@ -52,8 +52,10 @@ class VerdictCard:
     basis: str  # what the estimate rests on
     position: int | None
     queue_length: int
-    pass_number: int
+    pass_number: int  # the one that found this
     pass_at: datetime
+    judged_in: int  # the last one: it found the same
+    judged_at: datetime
     blockers: Sequence[BlockerView]
     change: str = ""  # the smallest change that would let it start, as a sentence
     change_url: str = ""  # the request form filled in with that change, where it is one

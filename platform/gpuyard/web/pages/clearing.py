@@ -44,8 +44,8 @@ class _Axis:
 
     def __init__(self, as_of: datetime, stays: Sequence[Stay]) -> None:
         last = max((stay.since for stay in stays if stay.is_reserved and stay.since), default=as_of)
-        self.as_of = as_of
-        self.span = max(LEAST_SPAN, (last - as_of) * 1.6)
+        self.as_of = as_of.replace(second=0, microsecond=0)  # so that the picture moves once a minute
+        self.span = max(LEAST_SPAN, (last - self.as_of) * 1.6)
 
     def place(self, moment: datetime | None, otherwise: float) -> float:
         if moment is None:

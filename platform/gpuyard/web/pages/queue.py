@@ -25,7 +25,7 @@ from scheduling.models import Verdict, Workload
 from scheduling.selectors import (
     LineCount,
     fair_shares,
-    last_pass_at,
+    last_pass,
     queue_counts,
     queue_demand,
     queue_list,
@@ -60,7 +60,7 @@ def build(actor: User, team: Team | None, tier: str = "") -> QueuePage:
         tier_choices=_choices(counts, demand, picked),
         lanes=quota_lines(actor, team, tier=picked),
         clearing=clearing.build(actor, waiting, as_of),
-        last_pass_at=last_pass_at(),
+        last_pass_at=last_pass()[1],
         passes=passes.latest(actor, PASS_ROWS) if actor.is_platform_admin else None,
     )
 
@@ -128,6 +128,8 @@ def _line_note(count: LineCount) -> str:
     text = ngettext("%(n)s waits", "%(n)s wait", count.waiting) % {"n": wording.number(count.waiting)}
     if not count.others:
         return text
+    if count.others == count.waiting:
+        return _("%s, of other teams") % text
     return _("%(text)s, %(n)s of them of other teams") % {"text": text, "n": wording.number(count.others)}
 
 

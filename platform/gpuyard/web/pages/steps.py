@@ -31,12 +31,12 @@ def timeline(
         _approval(workload, case),
     ]
     if workload.queued_at is None:
-        return steps + (_todo(limit_s) if workload.state not in WORKLOAD_ENDED else [])
+        return steps + (_todo(workload, limit_s, as_of) if workload.state not in WORKLOAD_ENDED else [])
     steps.append(_waiting(workload, attempts, as_of))
     if latest is not None and workload.state != S.WAITING:
         steps += _placed(workload, latest, limit_s, as_of)
     elif workload.state not in WORKLOAD_ENDED:
-        steps += _todo(limit_s)
+        steps += _todo(workload, limit_s, as_of)
     if workload.state in WORKLOAD_ENDED:
         steps.append(_end(workload))
     return steps
@@ -79,7 +79,11 @@ def _placed(workload: Workload, attempt: Attempt, limit_s: int | None, as_of: da
         where = _("%(where)s, attempt %(n)s") % {"where": where, "n": attempt.number}
     steps = [Step(label=_("Placed"), detail=where, phase="done", at=attempt.created_at)]
     if workload.state == S.STARTING:
-        return [*steps, Step(label=_("Starting"), detail="", phase="now"), *_todo(limit_s)[1:]]
+        return [
+            *steps,
+            Step(label=_("Starting"), detail="", phase="now"),
+            *_todo(workload, limit_s, as_of)[1:],
+        ]
     began = attempt.running_at
     if began is None:
         return steps
@@ -106,10 +110,14 @@ def _stopping(workload: Workload) -> str:
     return stopped_note(workload) if workload.stop_requested_by else workload.state_reason
 
 
-def _todo(limit_s: int | None) -> list[Step]:
+def _todo(workload: Workload, limit_s: int | None, as_of: datetime) -> list[Step]:
+    verdict = getattr(workload, "verdict", None)
+    eta = verdict.eta if verdict and workload.state == S.WAITING else None
     limit = _("%s limit") % wording.duration(limit_s) if limit_s else _("no limit")
     return [
-        Step(label=_("Placed"), detail="", phase="todo"),
+        Step(
+            label=_("Placed"), detail=_("about %s") % wording.clock(eta, as_of) if eta else "", phase="todo"
+        ),
         Step(label=_("Running"), detail=limit, phase="todo"),
     ]
 

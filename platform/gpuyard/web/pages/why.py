@@ -35,6 +35,7 @@ from scheduling.selectors import (
     Reason,
     attempt_reasons,
     eviction_list,
+    last_pass,
     queue_list,
     verdict_explain,
 )
@@ -57,6 +58,7 @@ def verdict_card(actor: User, workload: Workload) -> VerdictCard | None:
     if known is None:
         return None
     names = {str(team.pk): team.name for team in teams_visible(actor)}
+    number, passed_at = last_pass()
     return VerdictCard(
         headline=_headline(known),
         detail=_detail(known),
@@ -65,6 +67,8 @@ def verdict_card(actor: User, workload: Workload) -> VerdictCard | None:
         queue_length=max(queue_list(actor).count(), known.position),
         pass_number=known.pass_number,
         pass_at=known.as_of,
+        judged_in=max(number, known.pass_number),
+        judged_at=passed_at or known.as_of,
         blockers=[_blocker(reason, names, known.as_of) for reason in hopeless_first(known)],
         change=known.change,
         change_url=_change_url(workload, known.change_data),
