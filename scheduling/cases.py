@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -10,43 +12,100 @@ from django.utils.translation import gettext as _
 
 from gpuyard.core import clock
 from gpuyard.core.errors import DomainError, StaleState
-from gpuyard.core.hooks import CardFact
+from gpuyard.core.hooks import CardFact, CaseOutcome, LessField, SubjectFacts
+from scheduling.amending import pending_members, request_amend, request_less, request_less_fields
 from scheduling.asked import asked_text
 from scheduling.facts import request_facts
-from scheduling.models import Workload
+from scheduling.models import Kind, Workload
 from scheduling.services import request_members, workloads_cancel, workloads_move
 from scheduling.specs import spec_parse
 from scheduling.states import WorkloadState
+from scheduling.submit import subject_label
 from scheduling.supply import free_text
 from scheduling.wake import wake
 from tenants.models import Case
 from tenants.policies import Facts
 
+_MOVES = {
+    "approved": (WorkloadState.WAITING, "workload.approve"),
+    "rejected": (WorkloadState.REJECTED, "workload.reject"),
+    "expired": (WorkloadState.EXPIRED, "workload.expire"),
+}
+
 
 class WorkloadCases:
     """The handler of cases about workloads (`core.hooks.case_handlers`)."""
 
-    def on_case_decided(
-        self, *, case_id: UUID, subject_id: UUID, approved: bool, actor: Any, reason: str
+    kinds = tuple(Kind.values)
+
+    def fingerprint(self, *, subject_id: UUID, lock: bool = False) -> str | None:
+        """Of who asks for which GPUs, how long and how urgently; not of the program that runs on them."""
+        members = pending_members(subject_id, lock=lock)
+        if not members:
+            return None
+        first = members[0]
+        assert first.spec is not None
+        asked = {name: getattr(first, name) for name in ("kind", "priority", "band")}
+        document = spec_parse(first.spec.document)
+        text = json.dumps(
+            {
+                **asked,
+                "team": str(first.team_id),
+                "time_limit_s": document.time_limit_s,
+                "request": document.as_json()["request"],
+            },
+            sort_keys=True,
+        )
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def facts_now(self, *, subject_id: UUID) -> SubjectFacts:
+        """The facts of a request as it is after an amendment."""
+        members = pending_members(subject_id)
+        if not members:
+            raise StaleState()
+        workload = members[0]
+        assert workload.spec is not None
+        spec = spec_parse(workload.spec.document)
+        known = request_facts(
+            workload.team, workload.kind, spec, priority=workload.priority, band=workload.band
+        )
+        return SubjectFacts(subject_label(workload.name, spec), known.facts.as_json())
+
+    def less_fields(self, *, subject_id: UUID) -> Sequence[LessField]:
+        """Fewer GPUs or replicas, less time, a lower priority."""
+        return request_less_fields(subject_id)
+
+    def apply_less(self, *, subject_id: UUID, less: Mapping[str, int], actor: Any, reason: str) -> None:
+        """A new revision of the spec."""
+        request_less(subject_id=subject_id, less=less, actor=actor, reason=reason)
+
+    def amend(self, *, subject_id: UUID, changes: Mapping[str, Any], actor: Any, reason: str) -> None:
+        """A new revision of the spec, or another priority."""
+        request_amend(subject_id=subject_id, changes=changes, actor=actor, reason=reason)
+
+    def on_case_ended(
+        self, *, case_id: UUID, subject_id: UUID, outcome: CaseOutcome, actor: Any, reason: str
     ) -> None:
-        """Approved: all of it waits for GPUs from now on, and the pass is woken. Rejected: it has ended."""
+        """Approved: all of it waits for GPUs from now on, and the pass is woken. Else it has ended."""
         found, pending, now = request_members(subject_id), WorkloadState.PENDING_APPROVAL, clock.now()
-        if approved:
+        if outcome == "withdrawn":
+            if not workloads_cancel(found, pending, actor, reason):
+                raise StaleState()
+            return
+        new, action = _MOVES[outcome]
+        changes = {"state_reason": reason[:400], "ended_at": now}
+        if outcome == "approved":
             rule = "" if actor else Case.objects.values_list("rule", flat=True).get(pk=case_id)
             changes = {"approved_by_rule": rule, "queued_at": now}
-            new, action = WorkloadState.WAITING, "workload.approve"
-        else:
-            changes = {"state_reason": reason[:400], "ended_at": now}
-            new, action = WorkloadState.REJECTED, "workload.reject"
         if not workloads_move(found, pending, new, action=action, actor=actor, reason=reason, **changes):
             raise StaleState()
-        if approved:
+        if outcome == "approved":
             wake()
 
-    def on_case_withdrawn(self, *, case_id: UUID, subject_id: UUID, actor: Any, reason: str) -> None:
-        """It is cancelled."""
-        if not workloads_cancel(request_members(subject_id), WorkloadState.PENDING_APPROVAL, actor, reason):
-            raise StaleState()
+    def public_ids(self, *, subject_ids: Sequence[UUID]) -> Mapping[UUID, str]:
+        """The ids of workloads."""
+        found = Workload.objects.filter(pk__in=list(subject_ids))
+        return dict(found.values_list("pk", "public_id"))
 
     def card_facts(self, *, subject_id: UUID) -> Sequence[CardFact]:
         """What is asked, quota before and after, price, and what is free now."""

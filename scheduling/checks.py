@@ -14,10 +14,20 @@ from scheduling.sizes import Size, tiers_of
 from scheduling.specs import Spec, spec_parse
 from scheduling.supply import TierSupply, never_fits_text, tier_supply
 from scheduling.usage import QuotaCheck
-from tenants.cases import rule_for
+from tenants.approvers import Approver, approver_of
 from tenants.models import Role, Team
-from tenants.policies import Facts
-from tenants.selectors import Approver, approver_for, role_require
+from tenants.policies import Facts, Stage
+from tenants.rules import rule_for
+from tenants.selectors import role_require
+
+
+@dataclass(frozen=True)
+class StageCheck:
+    """Who would be asked at the same time; `needs`: all of them, or any one."""
+
+    needs: str
+    approvers: tuple[Approver, ...]
+    deadline_h: int | None
 
 
 @dataclass(frozen=True)
@@ -25,11 +35,16 @@ class ApprovalCheck:
     """Which rule would decide, and who would be asked, in this order. Nobody: it goes through at once."""
 
     rule: str
-    approvers: tuple[Approver, ...]
+    stages: tuple[StageCheck, ...]
+
+    @property
+    def approvers(self) -> tuple[Approver, ...]:
+        """Of all stages."""
+        return tuple(one for stage in self.stages for one in stage.approvers)
 
     @property
     def is_auto(self) -> bool:
-        return not self.approvers
+        return not self.stages
 
 
 @dataclass(frozen=True)
@@ -68,34 +83,37 @@ class RequestCheck:
         )
 
 
-def request_check(actor: User, team: Team, *, kind: str, spec: Any, priority: int = 0) -> RequestCheck:
+def request_check(
+    actor: User, team: Team, *, kind: str, spec: Any, priority: int = 0, band: int = 0
+) -> RequestCheck:
     """Answers for a draft that could be submitted; `Invalid` says what is still wrong with it. Stores nothing."""
     role_require(actor, team, Role.MEMBER, Role.MANAGER)
     kind_check(kind)
     parsed = spec_parse(spec)
     tiers = tiers_of(parsed.request)
     references_check(actor, parsed.request)
-    known = request_facts(team, kind, parsed, priority=priority, tiers=tiers)
+    known = request_facts(team, kind, parsed, priority=priority, band=band, tiers=tiers)
     supply = tuple(tier_supply(team, tiers, parsed.request))
     never = tuple(never_fits_text(one, parsed.request) for one in supply)
+    now = clock.now()
     return RequestCheck(
         spec=parsed,
         facts=known.facts,
         size=known.size,
         quota=known.quota,
-        approval=_approval(actor, team, known.facts),
+        approval=_approval(actor, team, known.facts, now),
         estimate=known.estimate,
         supply=supply,
         never_fits=never if all(never) else (),
-        as_of=clock.now(),
+        as_of=now,
     )
 
 
-def _approval(actor: User, team: Team, facts: Facts) -> ApprovalCheck:
-    _policy, match = rule_for(team.company_id, facts)
-    return ApprovalCheck(
-        match.rule,
-        tuple(
-            approver_for(team=team, requester=actor, role=step.role, level=step.level) for step in match.steps
-        ),
-    )
+def _approval(actor: User, team: Team, facts: Facts, now: datetime) -> ApprovalCheck:
+    _policy, match = rule_for(team, facts, now)
+    return ApprovalCheck(match.rule, tuple(_stage(actor, team, one) for one in match.then.stages))
+
+
+def _stage(actor: User, team: Team, stage: Stage) -> StageCheck:
+    approvers = tuple(approver_of(step, team=team, requester=actor) for step in stage.steps)
+    return StageCheck(stage.needs, approvers, stage.deadline_h)

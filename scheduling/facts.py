@@ -33,7 +33,13 @@ class RequestFacts:
 
 
 def request_facts(
-    team: Team, kind: str, spec: Spec, *, priority: int = 0, tiers: Sequence[Tier] | None = None
+    team: Team,
+    kind: str,
+    spec: Spec,
+    *,
+    priority: int = 0,
+    band: int = 0,
+    tiers: Sequence[Tier] | None = None,
 ) -> RequestFacts:
     """Reads all of it as of now. It is over quota if any of its tiers would take it beyond the guarantee.
 
@@ -54,6 +60,7 @@ def request_facts(
         currency=estimate.currency if estimate else "",
         over_quota=not all(check.is_within_guarantee for check in quota),
         priority=priority,
+        band=band,
         asked=asked_text(spec.request),
     )
     return RequestFacts(size, quota, estimate, facts)

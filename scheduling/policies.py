@@ -14,8 +14,9 @@ from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
 from gpuyard.audit.services import event_record
-from gpuyard.core.errors import Conflict, Forbidden, Invalid, NotFound
+from gpuyard.core.errors import Forbidden, Invalid, NotFound
 from gpuyard.core.models import User
+from gpuyard.core.policy import PolicyChange, changed_meanwhile, same_base, unchanged
 from gpuyard.core.text import text_check
 from gpuyard.fleet.models import Tier
 from scheduling.engine.decisions import Policy
@@ -36,15 +37,6 @@ class PolicyState:
     author: User | None
     note: str
     created_at: datetime | None
-
-
-@dataclass(frozen=True)
-class PolicyChange:
-    """One field that differs."""
-
-    name: str
-    old: Any
-    new: Any
 
 
 def policy_current() -> Policy:
@@ -148,7 +140,7 @@ def policy_set(*, actor: User, changes: Any, based_on: int, reason: str) -> Poli
     """
     policy_admin_require(actor)
     base = _state(None)
-    _same_base(based_on, base)
+    same_base(based_on, base.number)
     return _append(actor, base, policy_draft(changes, base), reason)
 
 
@@ -157,7 +149,7 @@ def policy_rollback(*, actor: User, number: int, based_on: int, reason: str) -> 
     """A new version that says what an old one said."""
     policy_admin_require(actor)
     base, old = _state(None), _state(number)
-    _same_base(based_on, base)
+    same_base(based_on, base.number)
     return _append(actor, base, document_check(dict(old.document)), reason, restored=number)
 
 
@@ -171,39 +163,20 @@ def policy_admin_require(actor: User) -> None:
         )
 
 
-def _same_base(based_on: int, base: PolicyState) -> None:
-    if based_on != base.number:
-        raise _changed_meanwhile()
-
-
-def _changed_meanwhile() -> Conflict:
-    return Conflict(
-        "policy_changed_meanwhile",
-        _("The policy has changed meanwhile."),
-        field="based_on",
-        remedy=_("Look at the version that is in force now, and make your change again."),
-    )
-
-
 def _append(
     actor: User, base: PolicyState, document: dict[str, Any], reason: str, *, restored: int | None = None
 ) -> PolicyState:
     note = text_check(reason, field="reason", longest=400)
     changed = policy_changes(base.document, document)
     if not changed:
-        raise Invalid(
-            "policy_unchanged",
-            _("This changes nothing."),
-            field="changes" if restored is None else "number",
-            remedy=_("Change a rule first."),
-        )
+        raise unchanged("changes" if restored is None else "number")
     try:
         with transaction.atomic():  # a second one with this number: another admin was faster
             version = SchedulingPolicyVersion.objects.create(
                 number=base.number + 1, document=document, author=actor, note=note
             )
     except IntegrityError as exc:
-        raise _changed_meanwhile() from exc
+        raise changed_meanwhile() from exc
     event_record(
         company_id=None,
         actor=actor,

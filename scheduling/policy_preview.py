@@ -12,6 +12,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from gpuyard.core.models import User
+from gpuyard.core.policy import PolicyChange
 from scheduling.decay import usage_rows
 from scheduling.engine.decisions import Plan, Verdict
 from scheduling.engine.plan import plan
@@ -20,7 +21,6 @@ from scheduling.loader import snapshot_load
 from scheduling.models import Workload
 from scheduling.moments import from_us
 from scheduling.policies import (
-    PolicyChange,
     policy_admin_require,
     policy_changes,
     policy_draft,

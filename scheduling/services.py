@@ -24,7 +24,8 @@ from scheduling.models import Verdict, Workload
 from scheduling.outcomes import EndReason
 from scheduling.states import WORKLOAD_EDGES, WORKLOAD_ENDED, WorkloadState
 from scheduling.submit import CASE_SUBJECT, HIGHEST_PRIORITY, workload_submit
-from tenants.models import Case, CaseState, Role
+from tenants.inbox import case_live_of
+from tenants.models import Role
 from tenants.selectors import ADMIN, role_require
 from tenants.services import case_withdraw
 
@@ -103,7 +104,7 @@ def _withdraw(actor: User, workload: Workload, reason: str) -> int:
     """Withdraws the open case, which cancels all that waits for it; returns how many wait no longer."""
     subject = workload.case_subject_id
     pending = request_members(subject).filter(state=WorkloadState.PENDING_APPROVAL).count()
-    case = Case.objects.filter(subject_type=CASE_SUBJECT, subject_id=subject, state=CaseState.OPEN).first()
+    case = case_live_of(CASE_SUBJECT, subject)
     if case is None:  # it was decided since we looked
         return 0
     case_withdraw(actor=actor, case_public_id=case.public_id, reason=reason)

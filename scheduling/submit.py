@@ -91,7 +91,7 @@ class _Asked:
         errors: list[FieldError] = []
         self.name = _try(errors, lambda: text_check(name, field="name", longest=120), "")
         self.kind = _try(errors, lambda: kind_check(kind), "")
-        self.priority = _try(errors, lambda: _priority_check(priority), 0)
+        self.priority = _try(errors, lambda: priority_check(priority), 0)
         self.band = _try(errors, band, 0)
         self.justification = _try(
             errors,
@@ -121,7 +121,8 @@ def _try(errors: list[FieldError], check: Callable[[], _T], otherwise: _T) -> _T
         return otherwise
 
 
-def _priority_check(priority: Any) -> int:
+def priority_check(priority: Any) -> int:
+    """The priority, or `Invalid`."""
     if isinstance(priority, int) and not isinstance(priority, bool) and abs(priority) <= HIGHEST_PRIORITY:
         return priority
     raise Invalid(
@@ -133,19 +134,26 @@ def _priority_check(priority: Any) -> int:
 
 
 def _submit(actor: User, team: Team, asked: _Asked, key: str) -> Workload:
-    facts = request_facts(team, asked.kind, asked.spec, priority=asked.priority, tiers=asked.tiers).facts
+    facts = request_facts(
+        team, asked.kind, asked.spec, priority=asked.priority, band=asked.band, tiers=asked.tiers
+    ).facts
     first = _store(actor, team, asked, key)
     case_open(
         company=company_of(team),
         team=team,
         subject_type=CASE_SUBJECT,
         subject_id=first.pk,
-        subject_label=f"{first.name}: {asked_text(asked.spec.request)}"[:200],
+        subject_label=subject_label(first.name, asked.spec),
         requester=actor,
         justification=asked.justification,
         facts=facts,
     )
     return Workload.objects.select_related("team", "spec", "owner").get(pk=first.pk)
+
+
+def subject_label(name: str, spec: Spec) -> str:
+    """What the request is called on lists of cases."""
+    return f"{name}: {asked_text(spec.request)}"[:200]
 
 
 def _store(actor: User, team: Team, asked: _Asked, key: str) -> Workload:

@@ -7,11 +7,10 @@ no role on does not exist for them (`NotFound`); what they see but may not do is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 from django.contrib.postgres.expressions import ArraySubquery
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models import F, Q, QuerySet
 from django.utils.translation import gettext as _
 
 from gpuyard.core.errors import Forbidden, NotFound
@@ -20,14 +19,10 @@ from gpuyard.core.text import text_for_lookup
 from tenants.models import (
     ApiToken,
     ApprovalPolicy,
-    Case,
-    CaseState,
-    CaseStep,
     Membership,
     PoolDedication,
     Quota,
     Role,
-    StepState,
     Team,
 )
 
@@ -147,91 +142,3 @@ def pools_closed_to(team: Team) -> set[UUID]:
 def policy_active(company_id: UUID) -> ApprovalPolicy:
     """The company's approval rules in force. A company always has some, from its creation on."""
     return ApprovalPolicy.objects.get(company_id=company_id, active=True)
-
-
-@dataclass(frozen=True)
-class Approver:
-    """Who decides a step: people with `role` on `team` (or inherited); no team: the platform's admins."""
-
-    role: str
-    team: Team | None
-    people: tuple[User, ...]
-
-
-def approver_for(*, team: Team, requester: User, role: str = Role.MANAGER, level: str = "team") -> Approver:
-    """The nearest team with somebody in the role, the requester not counted; last the admins."""
-    path = list(team.path) if level == "team" else list(team.path[:-1]) if level == "ancestor" else []
-    eligible = Membership.objects.filter(team_id__in=path, role=role, user__is_active=True)
-    by_team: dict[UUID, list[User]] = {}
-    for one in eligible.exclude(user=requester).select_related("user").order_by("user__username"):
-        by_team.setdefault(one.team_id, []).append(one.user)
-    for team_id in reversed(path):
-        if people := by_team.get(team_id):
-            nearest = team if team_id == team.pk else Team.objects.get(pk=team_id)
-            return Approver(role, nearest, tuple(people))
-    admins = User.objects.filter(is_platform_admin=True, is_active=True).exclude(pk=requester.pk)
-    return Approver(ADMIN, None, tuple(admins.order_by("username")))
-
-
-def _cases(actor: User) -> QuerySet[Case]:
-    visible = visible_q(actor)
-    # An empty condition means "all", but `|` with an empty one would mean "only their own".
-    seen = Q(requester=actor) | visible if visible else visible
-    return Case.objects.filter(seen).select_related(*_CASE_RELATED).prefetch_related(*_CASE_STEPS)
-
-
-def case_list(actor: User, *, state: str | None = None, mine: bool = False) -> QuerySet[Case]:
-    """The cases of the actor's teams and their own, newest first; `mine`: only what they asked for."""
-    cases = _cases(actor)
-    if state:
-        cases = cases.filter(state=state)
-    if mine:
-        cases = cases.filter(requester=actor)
-    return cases.order_by("-opened_at", "-id")
-
-
-def case_get(actor: User, public_id: str) -> Case:
-    """A case of one of the actor's teams, or their own."""
-    found = _cases(actor).filter(public_id=text_for_lookup(public_id)).first()
-    if found is None:
-        raise NotFound("case_unknown", _("There is no such request, or you may not see it."))
-    return found
-
-
-def case_of(actor: User, subject_type: str, subject_id: UUID) -> Case | None:
-    """The latest case about a subject; None if it never needed one, or it is not for the actor."""
-    return (
-        _cases(actor).filter(subject_type=subject_type, subject_id=subject_id).order_by("-opened_at").first()
-    )
-
-
-def cases_to_decide(actor: User) -> QuerySet[Case]:
-    """The open cases whose next step the actor may decide, oldest first. Never their own."""
-    turn = steps_next().filter(may_decide_q(actor), case_id=OuterRef("pk"))
-    cases = Case.objects.filter(Exists(turn), state=CaseState.OPEN).exclude(requester=actor)
-    return cases.select_related(*_CASE_RELATED).prefetch_related(*_CASE_STEPS).order_by("opened_at", "id")
-
-
-def may_decide(actor: User, case: Case) -> bool:
-    """Whether the case waits for a decision that this actor may take."""
-    return cases_to_decide(actor).filter(pk=case.pk).exists()
-
-
-def steps_next() -> QuerySet[CaseStep]:
-    """For each case the step whose turn it is."""
-    earlier = CaseStep.objects.filter(
-        case_id=OuterRef("case_id"), state=StepState.PENDING, order__lt=OuterRef("order")
-    )
-    return CaseStep.objects.filter(~Exists(earlier), state=StepState.PENDING)
-
-
-def may_decide_q(actor: User) -> Q:
-    """The condition, on steps, "this actor may decide it". Admins stand in where nobody else is left."""
-    allowed = Q(pk__in=[])
-    for role in Role.values:
-        allowed |= Q(role=role) & visible_q(actor, roles=[role])
-    if actor.is_platform_admin:
-        eligible = Membership.objects.filter(role=OuterRef("role"), user__is_active=True)
-        others = eligible.exclude(user_id=OuterRef("requester_id")).values("team_id")
-        allowed |= Q(team__isnull=True) | ~Q(team__path__overlap=ArraySubquery(others))
-    return allowed & ~Q(requester=actor)

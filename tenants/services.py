@@ -26,21 +26,22 @@ from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.core.policy import document_dump, document_parse
 from gpuyard.core.text import text_check
 from gpuyard.fleet.models import Tier
-from tenants.cases import (
-    approval_policy_activate,
-    case_decide,
-    case_open,
-    case_withdraw,
-)
+from tenants.cases import case_amend, case_answer, case_open, case_withdraw
+from tenants.deciding import case_decide, case_send_back, cases_decide
 from tenants.models import ApiToken, ApprovalPolicy, Membership, Quota, Role, Team
 from tenants.policies import DEFAULT_DOCUMENT, ApprovalDocument
+from tenants.rules import approval_policy_activate
 from tenants.selectors import ADMIN, role_require
 
 __all__ = [
     "approval_policy_activate",
+    "case_amend",
+    "case_answer",
     "case_decide",
     "case_open",
+    "case_send_back",
     "case_withdraw",
+    "cases_decide",
     "company_create",
     "membership_add",
     "membership_remove",

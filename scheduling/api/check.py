@@ -48,19 +48,29 @@ def _quota(check: QuotaCheck) -> dict[str, Any]:
 
 
 class ApproverOut(Output):
-    """No team: the platform admins."""
+    """No team and no group: the platform admins."""
 
     role = serializers.CharField()
     team = TeamRef(allow_null=True)
+    group = serializers.CharField(source="group.name", allow_null=True, default=None)
     people = serializers.ListField(child=serializers.CharField(), help_text="Their user names.")
 
 
+class StageCheckOut(Output):
+    """Who is asked at the same time: `all` of them decide, or `any` one."""
+
+    needs = serializers.ChoiceField(["all", "any"])
+    deadline_h = serializers.IntegerField(allow_null=True)
+    approvers = ApproverOut(many=True)
+
+
 class ApprovalOut(Output):
-    """Nobody is asked where the rule is `auto`."""
+    """Nobody is asked where the rule is `auto`. `approvers` are those of all stages."""
 
     rule = serializers.CharField()
     auto = serializers.BooleanField(source="is_auto")
     approvers = ApproverOut(many=True)
+    stages = StageCheckOut(many=True)
 
 
 class EstimateOut(Output):
@@ -109,8 +119,10 @@ class RequestCheckView(APIView):
     def post(self, request: Request) -> Response:
         actor, asked = actor_of(request), body(request, self.In)
         team = team_get(actor, asked["team"])
-        check = request_check(actor, team, kind=asked["kind"], spec=asked["spec"], priority=asked["priority"])
-        band_check(team, asked["band"])
+        band = band_check(team, asked["band"])
+        check = request_check(
+            actor, team, kind=asked["kind"], spec=asked["spec"], priority=asked["priority"], band=band
+        )
         names = (
             "fits_quota",
             "fits_guarantee",

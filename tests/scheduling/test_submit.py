@@ -15,8 +15,8 @@ from scheduling import services
 from scheduling.cases import WorkloadCases
 from scheduling.models import Verdict, Workload, WorkloadSpec
 from scheduling.wake import wake_count
+from tenants.inbox import cases_to_decide
 from tenants.models import Case, Team
-from tenants.selectors import cases_to_decide
 from tenants.services import case_decide, case_withdraw
 from tests import factories as make
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from typing import Any
-from uuid import UUID
 
 import psycopg
 import pytest
 from django.db import connection
 
 from gpuyard.audit.models import Event
-from gpuyard.core import hooks, ids
 from gpuyard.core.errors import DomainError, Forbidden, Invalid, NotFound, StaleState
 from gpuyard.core.models import User
-from tenants import selectors, services
+from tenants import inbox, services
 from tenants.models import Case, CaseStep, Membership, Team
-from tenants.policies import Facts
 from tests import factories as make
+from tests.tenants import things
 
-FACTS = Facts(kind="training", tiers=("l4-24g",), gpu_count=2)
 TWO_STEPS = {
     "rules": [
         {
@@ -31,47 +27,12 @@ TWO_STEPS = {
 }
 
 
-class Things:
-    """The handler of a subject that only these tests have: it remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.told: dict[UUID, list[Any]] = {}
-
-    def on_case_decided(
-        self, *, case_id: UUID, subject_id: UUID, approved: bool, actor: Any, reason: str
-    ) -> None:
-        self.told.setdefault(subject_id, []).append((approved, actor, reason))
-
-    def on_case_withdrawn(self, *, case_id: UUID, subject_id: UUID, actor: Any, reason: str) -> None:
-        self.told.setdefault(subject_id, []).append("withdrawn")
-
-    def card_facts(self, *, subject_id: UUID) -> Sequence[hooks.CardFact]:
-        return ()
-
-
-THINGS = Things()
-hooks.case_handlers.register("thing", THINGS)
-
-
-def _open(team: Team, requester: User) -> Case:
-    return services.case_open(
-        company=selectors.company_of(team),
-        team=team,
-        subject_type="thing",
-        subject_id=ids.uuid7(),
-        subject_label="a thing",
-        requester=requester,
-        justification="for the ablation",
-        facts=FACTS,
-    )
-
-
 def _asked(document: dict[str, Any] = make.MANAGER) -> tuple[Team, User, User, Case]:
     """(team, its member who asked, its manager, the open case)."""
     team = make.team()
     make.approval_policy(team, document)
     member, manager = make.user("member", team), make.user("manager", team)
-    return team, member, manager, _open(team, member)
+    return team, member, manager, things.ask(team, member)
 
 
 @pytest.mark.django_db
@@ -79,22 +40,22 @@ def test_a_rule_that_says_auto_approves_at_once() -> None:
     team = make.team()
     make.approval_policy(team, make.AUTO)
 
-    case = _open(team, make.user("member", team))
+    case = things.ask(team, make.user("member", team))
 
     assert (case.state, case.rule) == ("approved", "everything")
-    assert THINGS.told[case.subject_id] == [(True, None, "")]
+    assert things.THINGS.told[case.subject_id] == [("approved", None, "")]
 
 
 @pytest.mark.django_db
 def test_the_managers_approval_ends_the_case() -> None:
     _team, _member, manager, case = _asked()
-    assert list(selectors.cases_to_decide(manager)) == [case]
+    assert list(inbox.cases_to_decide(manager)) == [case]
 
     decided = services.case_decide(actor=manager, case_public_id=case.public_id, approve=True, reason="fine")
 
     assert decided.state == "approved"
-    assert THINGS.told[case.subject_id] == [(True, manager, "fine")]
-    assert not selectors.cases_to_decide(manager).exists()
+    assert things.THINGS.told[case.subject_id] == [("approved", manager, "fine")]
+    assert not inbox.cases_to_decide(manager).exists()
     actions = Event.objects.filter(subject_id=case.pk).order_by("id").values_list("action", flat=True)
     assert list(actions) == ["case.open", "case.step", "case.state"]
 
@@ -108,7 +69,7 @@ def test_a_rejection_needs_a_reason_and_tells_the_handler() -> None:
     services.case_decide(actor=manager, case_public_id=case.public_id, approve=False, reason="too much")
 
     assert refused.value.errors[0].field == "reason"
-    assert THINGS.told[case.subject_id] == [(False, manager, "too much")]
+    assert things.THINGS.told[case.subject_id] == [("rejected", manager, "too much")]
 
 
 @pytest.mark.django_db
@@ -136,9 +97,9 @@ def test_nobody_decides_on_their_own_request() -> None:
     make.approval_policy(team, make.MANAGER)
     manager = make.user("manager", team, is_platform_admin=True)
 
-    case = _open(team, manager)
+    case = things.ask(team, manager)
 
-    assert not selectors.cases_to_decide(manager).exists()
+    assert not inbox.cases_to_decide(manager).exists()
     with pytest.raises(Forbidden) as refused:
         services.case_decide(actor=manager, case_public_id=case.public_id, approve=True)
     assert refused.value.code == "own_request"
@@ -152,10 +113,10 @@ def test_a_managers_own_request_goes_to_the_nearest_manager_above() -> None:
     make.approval_policy(company, make.MANAGER)
     head, manager = make.user("manager", company), make.user("manager", team)
 
-    case = _open(team, manager)
+    case = things.ask(team, manager)
 
     assert case.steps.get().team == company
-    assert list(selectors.cases_to_decide(head)) == [case]
+    assert list(inbox.cases_to_decide(head)) == [case]
 
 
 @pytest.mark.django_db
@@ -163,11 +124,11 @@ def test_without_any_manager_the_admins_decide() -> None:
     team = make.team()
     make.approval_policy(team, make.MANAGER)
 
-    case = _open(team, make.user("member", team))
+    case = things.ask(team, make.user("member", team))
 
     step = case.steps.get()
     assert (step.team, step.role) == (None, "admin")
-    assert list(selectors.cases_to_decide(make.admin())) == [case]
+    assert list(inbox.cases_to_decide(make.admin())) == [case]
 
 
 @pytest.mark.django_db
@@ -175,9 +136,9 @@ def test_admins_stand_in_only_when_the_last_manager_has_left() -> None:
     _team, _member, manager, case = _asked()
     admin = make.admin()
 
-    assert not selectors.may_decide(admin, case)
+    assert not inbox.may_decide(admin, case)
     Membership.objects.filter(user=manager).delete()
-    assert selectors.may_decide(admin, case)
+    assert inbox.may_decide(admin, case)
 
 
 @pytest.mark.django_db
@@ -186,13 +147,13 @@ def test_steps_are_decided_in_their_order() -> None:
     team = make.team(company)
     make.approval_policy(company, TWO_STEPS)
     manager, finance = make.user("manager", team), make.user("finance", company)
-    case = _open(team, make.user("member", team))
+    case = things.ask(team, make.user("member", team))
 
     with pytest.raises(Forbidden):
         services.case_decide(actor=finance, case_public_id=case.public_id, approve=True)
     half = services.case_decide(actor=manager, case_public_id=case.public_id, approve=True)
     assert half.state == "open"
-    assert case.subject_id not in THINGS.told
+    assert case.subject_id not in things.THINGS.told
     done = services.case_decide(actor=finance, case_public_id=case.public_id, approve=True)
 
     assert done.state == "approved"
@@ -204,7 +165,7 @@ def test_a_rejection_skips_the_steps_behind_it() -> None:
     team = make.team(company)
     make.approval_policy(company, TWO_STEPS)
     manager = make.user("manager", team)
-    case = _open(team, make.user("member", team))
+    case = things.ask(team, make.user("member", team))
 
     services.case_decide(actor=manager, case_public_id=case.public_id, approve=False, reason="no")
 
@@ -216,15 +177,15 @@ def test_a_team_mate_sees_the_case_but_cannot_decide_and_a_stranger_finds_nothin
     team, member, _manager, case = _asked()
     mate, stranger = make.user("member", team), make.user("manager", make.team())
 
-    assert selectors.case_get(mate, case.public_id) == case
+    assert inbox.case_get(mate, case.public_id) == case
     with pytest.raises(Forbidden):
         services.case_decide(actor=mate, case_public_id=case.public_id, approve=True)
     with pytest.raises(NotFound):
         services.case_decide(actor=stranger, case_public_id=case.public_id, approve=True)
-    assert list(selectors.case_list(stranger)) == []
-    assert list(selectors.case_list(make.admin())) == [case]
-    assert list(selectors.case_list(member, mine=True, state="open")) == [case]
-    assert list(selectors.case_list(mate, mine=True)) == []
+    assert list(inbox.case_list(stranger)) == []
+    assert list(inbox.case_list(make.admin())) == [case]
+    assert list(inbox.case_list(member, mine=True, state="open")) == [case]
+    assert list(inbox.case_list(mate, mine=True)) == []
 
 
 @pytest.mark.django_db
@@ -235,7 +196,7 @@ def test_the_requester_withdraws() -> None:
         services.case_withdraw(actor=make.user("member", team), case_public_id=case.public_id)
     assert services.case_withdraw(actor=member, case_public_id=case.public_id).state == "withdrawn"
 
-    assert THINGS.told[case.subject_id] == ["withdrawn"]
+    assert things.THINGS.told[case.subject_id] == [("withdrawn", member, "")]
     with pytest.raises(StaleState):
         services.case_decide(actor=manager, case_public_id=case.public_id, approve=True)
 
@@ -258,10 +219,10 @@ def test_lists_of_cases_take_as_many_queries_for_twelve_as_for_one(
 ) -> None:
     team, member, manager, _case = _asked()
     for _ in range(count - 1):
-        _open(team, member)
+        things.ask(team, member)
 
     with django_assert_num_queries(3):
-        rows = list(selectors.cases_to_decide(manager))
+        rows = list(inbox.cases_to_decide(manager))
         assert len([(row.team.name, [step.decided_by for step in row.steps.all()]) for row in rows]) == count
 
 
@@ -289,4 +250,4 @@ def test_of_two_managers_who_decide_at_once_one_wins() -> None:
         thread.join(20)
 
     assert sorted(outcomes) == ["case_decided", "won"]
-    assert len(THINGS.told[case.subject_id]) == 1
+    assert len(things.THINGS.told[case.subject_id]) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -17,10 +18,8 @@ from gpuyard.core.models import User
 from gpuyard.core.pagination import CursorPages
 from gpuyard.core.rest import Document, Flag, Input, Output, PagedView, Text, actor_of, body, query
 from scheduling.api.shapes import TeamRef, UserRef
-from scheduling.selectors import workload_public_ids
-from scheduling.services import CASE_SUBJECT
+from tenants.inbox import case_get, case_list, cases_to_decide, may_decide
 from tenants.models import Case, CaseState, StepState
-from tenants.selectors import case_get, case_list, cases_to_decide, may_decide
 from tenants.services import case_decide, case_withdraw
 
 
@@ -69,10 +68,15 @@ class CaseDetail(CaseRow):
     may_decide = serializers.BooleanField()
 
 
-def cases_show(actor: User, cases: Iterable[Case]) -> list[Case]:
-    """Gives each case its `subject` by public id, in one query."""
+def cases_show(cases: Iterable[Case]) -> list[Case]:
+    """Gives each case its `subject` by public id, in one query for each type of subject."""
     rows = list(cases)
-    known = workload_public_ids(actor, [row.subject_id for row in rows if row.subject_type == CASE_SUBJECT])
+    by_type: dict[str, list[UUID]] = {}
+    for row in rows:
+        by_type.setdefault(row.subject_type, []).append(row.subject_id)
+    known: dict[UUID, str] = {}
+    for key, subject_ids in by_type.items():
+        known |= hooks.case_handlers.get(key).public_ids(subject_ids=subject_ids)
     for row in rows:
         row.subject = {  # type: ignore[attr-defined] # read by CaseRow only
             "type": row.subject_type,
@@ -84,7 +88,7 @@ def cases_show(actor: User, cases: Iterable[Case]) -> list[Case]:
 
 def case_detail(actor: User, public_id: str) -> dict[str, Any]:
     """The JSON of one case for this reader."""
-    (case,) = cases_show(actor, [case_get(actor, public_id)])
+    (case,) = cases_show([case_get(actor, public_id)])
     facts = hooks.case_handlers.get(case.subject_type).card_facts(subject_id=case.subject_id)
     case.card = facts  # type: ignore[attr-defined] # read by CaseDetail only
     case.may_decide = may_decide(actor, case)  # type: ignore[attr-defined]
@@ -114,7 +118,7 @@ class CasesView(PagedView):
         cases = case_list(actor, state=asked.get("state"), mine=asked["mine"])
         if asked["to_decide"]:
             cases = cases.filter(pk__in=cases_to_decide(actor).order_by().values("pk"))
-        return self.page(request, cases, CaseRow, lambda page: cases_show(actor, page))
+        return self.page(request, cases, CaseRow, cases_show)
 
 
 class CaseView(APIView):

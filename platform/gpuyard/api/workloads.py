@@ -37,8 +37,9 @@ from scheduling.selectors import (
 )
 from scheduling.services import CASE_SUBJECT, HIGHEST_PRIORITY, workload_submit
 from scheduling.states import WorkloadState
+from tenants.inbox import case_of
 from tenants.models import Case, CaseState
-from tenants.selectors import case_of, team_get
+from tenants.selectors import team_get
 
 
 class CaseRef(Output):

@@ -28,6 +28,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     "scheduling_eviction": ("SELECT", "INSERT"),
     "scheduling_schedulingpolicyversion": ("SELECT", "INSERT"),
     "scheduling_workloaddependency": ("SELECT", "INSERT"),
+    "tenants_casemessage": ("SELECT", "INSERT"),
     "billing_usageline": ("SELECT", "INSERT"),
     "billing_charge": ("SELECT", "INSERT"),
     "notify_attempt": ("SELECT", "INSERT", "DELETE"),  # past their time they go with their message

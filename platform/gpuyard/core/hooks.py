@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 from uuid import UUID
 
 from django.core.checks import Error
@@ -135,19 +135,66 @@ class CardFact:
     url: str | None = None
 
 
+@dataclass(frozen=True)
+class SubjectFacts:
+    """What a case's subject asks for now: in words, and as the approval rules see it (plain JSON values)."""
+
+    label: str
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class LessField:
+    """A whole number that an approver may grant less of: from `least` to `now`. `now` None: it has no bound yet."""
+
+    name: str
+    label: str
+    now: int | None
+    least: int
+    most: int
+
+
+CaseOutcome = Literal["approved", "rejected", "withdrawn", "expired"]
+
+
 class CaseHandler(Protocol):
-    """What the app of a case's subject does for the approval process."""
+    """What the app of a case's subject does for the approval process. All of it runs in the case's transaction.
 
-    def on_case_decided(
-        self, *, case_id: UUID, subject_id: UUID, approved: bool, actor: Any, reason: str
+    The case's row and its steps are locked before a handler is called, so that it locks its own rows last. A handler
+    that raises a `DomainError` undoes the whole act, and its words are what the person reads.
+    """
+
+    kinds: tuple[str, ...]
+    """The kinds of request (`Facts.kind`) that rules can name for this subject."""
+
+    def fingerprint(self, *, subject_id: UUID, lock: bool = False) -> str | None:
+        """A digest of what approvers decide on: another one is a material change. None: nothing waits any more.
+
+        With `lock` the subject cannot change until the end of the transaction.
+        """
+
+    def facts_now(self, *, subject_id: UUID) -> SubjectFacts:
+        """What the rules are asked about after an amendment, or after less was approved."""
+
+    def less_fields(self, *, subject_id: UUID) -> Sequence[LessField]:
+        """What of it can be granted less; none: it is all or nothing."""
+
+    def apply_less(self, *, subject_id: UUID, less: Mapping[str, int], actor: Any, reason: str) -> None:
+        """Makes the subject ask for less. The values have been checked against `less_fields`."""
+
+    def amend(self, *, subject_id: UUID, changes: Mapping[str, Any], actor: Any, reason: str) -> None:
+        """Changes what is asked for; `Invalid` names what is wrong with `changes`."""
+
+    def on_case_ended(
+        self, *, case_id: UUID, subject_id: UUID, outcome: CaseOutcome, actor: Any, reason: str
     ) -> None:
-        """Acts on the decision, in its transaction. `actor` is the `core.User` who decided, None: a rule."""
-
-    def on_case_withdrawn(self, *, case_id: UUID, subject_id: UUID, actor: Any, reason: str) -> None:
-        """Cancels the subject, in the transaction that withdraws its case."""
+        """Acts on the outcome. `actor` is the `core.User` whose act ended it, None: a rule, or time."""
 
     def card_facts(self, *, subject_id: UUID) -> Sequence[CardFact]:
         """The facts that an approver needs, as of now."""
+
+    def public_ids(self, *, subject_ids: Sequence[UUID]) -> Mapping[UUID, str]:
+        """What they are called in addresses. Whoever may see the case may see this."""
 
 
 class EstimateProvider(Protocol):
@@ -175,6 +222,11 @@ holders: Hook[HoldersProvider] = Hook("holders")
 tier_costs: Hook[TierCostsProvider] = Hook("tier_costs")
 
 ALL: tuple[Hook[Any] | KeyedHook[Any], ...] = (case_handlers, estimate, eta, holders, tier_costs)
+
+
+def case_kinds() -> list[str]:
+    """All kinds of request that there are cases about, sorted."""
+    return sorted({kind for key in case_handlers.keys() for kind in case_handlers.get(key).kinds})  # noqa: SIM118
 
 
 # --- The start-up check ----------------------------------------------------------------------------------

@@ -7,12 +7,13 @@ does nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from django.utils.translation import gettext as _
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gpuyard.core.errors import FieldError, Invalid
+from gpuyard.core.errors import Conflict, FieldError, Invalid
 
 
 class PolicyDocument(BaseModel):
@@ -66,3 +67,38 @@ def _remedy(code: str, bounds: Mapping[str, Any]) -> str:
     if code in ("int_type", "int_from_float"):
         return _("Give a whole number.")
     return _("Correct this field.")
+
+
+# --- Versions ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PolicyChange:
+    """One part of a document that differs between two versions; None where a version lacks it."""
+
+    name: str
+    old: Any
+    new: Any
+
+
+def changed_meanwhile() -> Conflict:
+    """Another version was appended after the one that a change was made from."""
+    return Conflict(
+        "policy_changed_meanwhile",
+        _("The policy has changed meanwhile."),
+        field="based_on",
+        remedy=_("Look at the version that is in force now, and make your change again."),
+    )
+
+
+def same_base(based_on: int, number: int) -> None:
+    """Raises unless a change was made from the version in force."""
+    if based_on != number:
+        raise changed_meanwhile()
+
+
+def unchanged(field: str) -> Invalid:
+    """A version that says what the one before it says is not stored."""
+    return Invalid(
+        "policy_unchanged", _("This changes nothing."), field=field, remedy=_("Change a rule first.")
+    )

@@ -19,8 +19,8 @@ from gpuyard.core.models import User
 from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.fleet.models import Pool, Tier, TierRule
 from gpuyard.fleet.services import join_token_create
-from tenants.cases import approval_policy_activate
 from tenants.models import Role, Team
+from tenants.rules import approval_policy_activate
 from tenants.services import (
     company_create,
     membership_add,

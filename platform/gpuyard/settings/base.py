@@ -292,6 +292,7 @@ CELERY_BEAT_SCHEDULE = {
     "notify": _every("gpuyard.notify.tasks.deliver", 5),
     "notify-purge": _every("gpuyard.notify.tasks.purge", 24 * 3600),
     "meter": _every("billing.tasks.meter", 30),
+    "cases-due": _every("tenants.tasks.cases_due", 60),
     "books-verify": _every("billing.tasks.books_verify", 3600),
     "keys-purge": _every("gpuyard.core.tasks.idempotency_purge_old", 3600),
 }

@@ -14,8 +14,9 @@ from django.utils.translation import gettext as _
 
 from gpuyard.core.models import User
 from gpuyard.web.actor import actor_of
+from tenants.inbox import cases_to_decide
 from tenants.models import Role, Team
-from tenants.selectors import ADMIN, cases_to_decide, team_get, teams_visible
+from tenants.selectors import ADMIN, team_get, teams_visible
 
 MOST_TEAMS = 100  # in the picker; more are found by search
 SEES_COSTS = frozenset({Role.MANAGER, Role.FINANCE, Role.AUDITOR, ADMIN})

@@ -16,11 +16,12 @@ from gpuyard.web import wording
 from gpuyard.web.contexts import AnswerPanel, Check, Money
 from gpuyard.web.forms import RequestForm
 from scheduling.asked import asked_text
+from scheduling.checks import StageCheck
 from scheduling.selectors import RequestCheck, request_check
 from scheduling.specs import Request
 from scheduling.usage import QuotaCheck
+from tenants.approvers import Approver
 from tenants.models import Team
-from tenants.selectors import Approver
 
 
 def answer_of(actor: User, team: Team | None, form: RequestForm) -> AnswerPanel:
@@ -149,9 +150,10 @@ def _approval(known: RequestCheck) -> Check:
     rule = _("Rule “%s”.") % known.approval.rule
     if known.approval.is_auto:
         return Check(tone="ok", icon="circle-check", title=_("Needs no approval"), detail=rule)
-    who = [approver_text(one) for one in known.approval.approvers]
-    title = ngettext("Needs %(n)s approval: %(who)s", "Needs %(n)s approvals: %(who)s", len(who)) % {
-        "n": len(who),
+    who = [stage_text(one) for one in known.approval.stages]
+    count = sum(1 if one.needs == "any" else len(one.approvers) for one in known.approval.stages)
+    title = ngettext("Needs %(n)s approval: %(who)s", "Needs %(n)s approvals: %(who)s", count) % {
+        "n": count,
         "who": _(", then ").join(who),
     }
     people = known.approval.approvers[0].people
@@ -160,7 +162,15 @@ def _approval(known: RequestCheck) -> Check:
     return Check(tone="info", icon="user", title=title, detail=detail)
 
 
+def stage_text(stage: StageCheck) -> str:
+    """`a manager of vision or one of GPU board`."""
+    word = _(" or ") if stage.needs == "any" else _(" and ")
+    return word.join(approver_text(one) for one in stage.approvers)
+
+
 def approver_text(approver: Approver) -> str:
+    if approver.group is not None:
+        return _("one of %(group)s") % {"group": approver.group.name}
     if approver.team is None:
         return _("a platform admin")
     return _("a %(role)s of %(team)s") % {"role": approver.role, "team": approver.team.name}

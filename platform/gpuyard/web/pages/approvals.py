@@ -22,9 +22,9 @@ from scheduling.sizes import sizes, tiers_of
 from scheduling.specs import Spec, spec_parse
 from scheduling.states import WorkloadState
 from scheduling.usage import QuotaCheck
+from tenants.inbox import case_get, case_list, cases_to_decide, may_decide
 from tenants.models import Case, CaseState
 from tenants.policies import Facts, facts_from_json
-from tenants.selectors import case_get, case_list, cases_to_decide, may_decide
 
 DECIDED_ROWS = 8
 HISTORY = timedelta(days=30)

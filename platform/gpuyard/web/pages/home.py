@@ -23,9 +23,10 @@ from gpuyard.web.shell import REQUESTS, roles_of
 from scheduling.models import Workload
 from scheduling.selectors import WorkloadFilters, workload_list
 from scheduling.states import WORKLOAD_ENDED, WorkloadState
+from tenants.inbox import cases_to_decide
 from tenants.models import Role, Team
 from tenants.policies import facts_from_json
-from tenants.selectors import cases_to_decide, teams_visible
+from tenants.selectors import teams_visible
 
 MOST_MINE, MOST_FAILED, MOST_QUOTAS = 8, 2, 6
 RECENT = timedelta(days=1)

@@ -14,6 +14,7 @@ from gpuyard.core import clock
 from gpuyard.core.errors import DomainError
 from gpuyard.core.models import User
 from gpuyard.core.money import UNITS_PER_GPU
+from gpuyard.core.policy import PolicyChange
 from gpuyard.web import wording
 from gpuyard.web.contexts import Choice
 from gpuyard.web.policy_contexts import (
@@ -29,7 +30,7 @@ from gpuyard.web.policy_contexts import (
 )
 from gpuyard.web.shell import team_paths
 from scheduling.bands import band_grant_list, bands_used
-from scheduling.policies import PolicyChange, PolicyState, policy_changes, policy_history
+from scheduling.policies import PolicyState, policy_changes, policy_history
 from scheduling.policy_document import FIELDS, PolicyField
 from scheduling.policy_models import HIGHEST_BAND
 from scheduling.policy_preview import PolicyPreview, PreviewRow, Wait

@@ -25,8 +25,9 @@ from scheduling.models import Attempt, Workload
 from scheduling.sizes import tiers_able
 from scheduling.specs import Request, request_of
 from scheduling.states import WORKLOAD_ENDED, WorkloadState
-from tenants.models import Case
-from tenants.selectors import case_list
+from tenants.casework import LIVE
+from tenants.inbox import case_list, case_turn
+from tenants.models import Case, CaseState, CaseStep
 
 S = WorkloadState
 NEVER_HELD = frozenset({S.PENDING_APPROVAL, S.REJECTED, S.EXPIRED})
@@ -49,7 +50,7 @@ def workload_rows(
     """The rows in the given order, in a fixed number of queries. Folded: one row stands for an array."""
     waiting = [(one, one.verdict) for one in workloads if one.state == S.WAITING and hasattr(one, "verdict")]
     undecided = [one.case_subject_id for one in workloads if one.state == S.PENDING_APPROVAL]
-    cases = case_list(actor, state="open").filter(subject_type="workload", subject_id__in=undecided)
+    cases = case_list(actor, states=LIVE).filter(subject_type="workload", subject_id__in=undecided)
     facts = _Facts(
         as_of=as_of,
         charged=charged(workloads),
@@ -160,17 +161,25 @@ def stopped_note(workload: Workload) -> str:
 
 
 def waits_for(case: Case) -> str:
-    """Who decides next, and by which rule."""
-    step = next((one for one in case.steps.all() if one.state == "pending"), None)
+    """Who decides next, and by which rule; or that the requester is to answer."""
     rule = _("rule “%(rule)s”") % {"rule": case.rule}
-    if step is None:
+    if case.state == CaseState.SENT_BACK:
+        return _("waits for an answer of %(who)s") % {"who": case.requester.username}
+    turn = case_turn(case)
+    if not turn:
         return rule
-    who = (
-        _("a %(role)s of %(team)s") % {"role": step.role, "team": step.team.name}
-        if step.team
-        else _("a platform admin")
-    )
+    word = _(" or ") if turn[0].needs == "any" else _(" and ")
+    who = word.join(step_text(step) for step in turn)
     return _("waits for %(who)s, %(rule)s") % {"who": who, "rule": rule}
+
+
+def step_text(step: CaseStep) -> str:
+    """Who is asked: `a manager of vision`, `one of GPU board`, `a platform admin`."""
+    if step.group is not None:
+        return _("one of %(group)s") % {"group": step.group.name}
+    if step.team is not None:
+        return _("a %(role)s of %(team)s") % {"role": step.role, "team": step.team.name}
+    return _("a platform admin")
 
 
 # ───────── what a workload says about itself ─────────

@@ -42,8 +42,10 @@ from scheduling.selectors import attempt_list, attempt_reasons, workload_events
 from scheduling.sizes import sizes, tiers_of
 from scheduling.specs import Request, Spec, spec_parse
 from scheduling.states import WORKLOAD_ENDED, AttemptState, ReplicaState, WorkloadState
-from tenants.models import Case, Role, StepState
-from tenants.selectors import ADMIN, approver_for, case_of, roles_on
+from tenants.approvers import people_asked
+from tenants.inbox import case_of, case_turn
+from tenants.models import Case, Role
+from tenants.selectors import ADMIN, roles_on
 
 S = WorkloadState
 OVERVIEW_LINES, LOG_LINES, MOST_APPROVERS = 14, 500, 5
@@ -142,13 +144,7 @@ def _approvers(read: _Read) -> str:
     case = read.case
     if case is None or read.workload.state != S.PENDING_APPROVAL:
         return ""
-    step = next((one for one in case.steps.all() if one.state == StepState.PENDING), None)
-    if step is None:
-        return ""
-    level = "team" if step.team else "platform"
-    known = approver_for(
-        team=step.team or case.team, requester=case.requester, role=step.role, level=level
-    ).people
+    known = people_asked(case_turn(case))
     names = ", ".join(one.username for one in known[:MOST_APPROVERS])
     more = len(known) - MOST_APPROVERS
     return _("%(names)s and %(n)s more") % {"names": names, "n": more} if more > 0 else names

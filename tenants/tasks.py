@@ -1,0 +1,13 @@
+"""What runs by itself for tenants."""
+
+from __future__ import annotations
+
+from celery import shared_task
+
+from tenants.deadlines import cases_tick
+
+
+@shared_task
+def cases_due() -> None:
+    """Reminders, escalations, notices and expiry of cases."""
+    cases_tick()
