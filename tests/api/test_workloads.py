@@ -285,7 +285,7 @@ def test_a_draft_is_checked_and_not_stored(team: Team, member: User) -> None:
     factories.quota(team, tier, guaranteed_gpus=2, limit_gpus=6)
     check = Caller(member).post("request-check", asked(team))
     assert (check["fits_quota"], check["fits_guarantee"], check["fits_now"]) == (True, False, True)
-    assert check["approval"] == {"rule": "everything", "auto": True, "approvers": []}
+    assert check["approval"] == {"rule": "everything", "auto": True, "approvers": [], "stages": []}
     assert check["estimate"] == {"currency": "EUR", "hourly": "8.0000", "total": "8.00"}
     (quota,), (supply,) = check["quota"], check["supply"]
     assert (quota["asked"], quota["guaranteed"], quota["room"]) == (4, 2, 6)
@@ -298,9 +298,10 @@ def test_a_check_says_who_will_be_asked_and_what_never_fits(company: Team, team:
     manager = factories.user("manager", team)
     factories.node(factories.tier("h100-80g"), gpus=2)
     check = Caller(member).post("request-check", asked(team))
-    assert check["approval"]["approvers"] == [
-        {"role": "manager", "team": {"id": team.public_id, "name": team.name}, "people": [manager.username]}
-    ]
+    asks = {"role": "manager", "team": {"id": team.public_id, "name": team.name}, "group": None}
+    assert check["approval"]["approvers"] == [{**asks, "people": [manager.username]}]
+    (stage,) = check["approval"]["stages"]
+    assert (stage["needs"], stage["deadline_h"], len(stage["approvers"])) == ("all", None, 1)
     assert check["never_fits"] == ["The largest h100-80g node has 2 GPUs; a replica must fit onto one node."]
     assert check["estimate"] is None
 
