@@ -151,7 +151,7 @@ def test_a_draft_takes_as_many_queries_in_a_large_fleet(
         make.quota(make.team(team.parent), tier, limit_gpus=3)
         make.node(tier, 2)
 
-    with django_assert_max_num_queries(16):
+    with django_assert_max_num_queries(17):
         assert len(_check(member, team, *tiers).supply) == count
 
 

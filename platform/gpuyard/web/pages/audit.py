@@ -30,8 +30,9 @@ from gpuyard.web.pages.happenings import event_row
 from gpuyard.web.shell import team_paths
 from scheduling.selectors import workload_public_ids
 from tenants.directory import PLATFORM, companies_audited, company_audited, events_audited
+from tenants.inbox import case_list
 from tenants.models import Team
-from tenants.selectors import case_list, teams_visible
+from tenants.selectors import teams_visible
 
 PAGE_ROWS = 50
 MOST_CHANGES, LONGEST_VALUE = 40, 400
