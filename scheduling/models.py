@@ -30,8 +30,11 @@ class Workload(models.Model):
 
     id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
     public_id = models.CharField(max_length=16, unique=True, default=ids.workload_public_id, editable=False)
-    company = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="+")
-    team = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="workloads")
+    # A start writes into each index again: those that nothing reads, or that begin like another one, are left out.
+    company = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="+", db_index=False)
+    team = models.ForeignKey(
+        "tenants.Team", on_delete=models.PROTECT, related_name="workloads", db_index=False
+    )
     owner = models.ForeignKey("core.User", on_delete=models.PROTECT, related_name="workloads")
     name = models.CharField(max_length=120)
     kind = models.CharField(max_length=16, choices=Kind.choices)
@@ -41,17 +44,19 @@ class Workload(models.Model):
     preemptible = models.BooleanField(default=False)
     state = models.CharField(max_length=20, choices=WorkloadState.choices)
     spec = models.ForeignKey(
-        "WorkloadSpec", on_delete=models.PROTECT, null=True, related_name="+"
+        "WorkloadSpec", on_delete=models.PROTECT, null=True, related_name="+", db_index=False
     )  # NULL only inside the transaction that creates both
     # What the form or client called this submission; the same one again is the same workload.
     submission_key = models.CharField(max_length=200, blank=True, default="")
     # The first member of its array (of itself too); what they share is its spec and its case.
-    array = models.ForeignKey("self", on_delete=models.PROTECT, null=True, blank=True, related_name="members")
+    array = models.ForeignKey(
+        "self", on_delete=models.PROTECT, null=True, blank=True, related_name="members", db_index=False
+    )
     array_index = models.PositiveIntegerField(null=True, blank=True)
     justification = models.CharField(max_length=2000, blank=True, default="")
     approved_by_rule = models.CharField(max_length=80, blank=True, default="")
     stop_requested_by = models.ForeignKey(
-        "core.User", on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+        "core.User", on_delete=models.PROTECT, null=True, blank=True, related_name="+", db_index=False
     )
     state_reason = models.CharField(max_length=400, blank=True, default="")
     exit_code = models.IntegerField(null=True, blank=True)
@@ -75,6 +80,8 @@ class Workload(models.Model):
                 name="scheduling_workload_submitted_once",
             ),
             models.UniqueConstraint(fields=["array", "array_index"], name="scheduling_workload_array_member"),
+            # For the ledger to refer to.
+            models.UniqueConstraint(fields=["id", "team", "company"], name="scheduling_workload_owned"),
             models.CheckConstraint(
                 condition=Q(array__isnull=True, array_index__isnull=True)
                 | Q(array__isnull=False, array_index__isnull=False),
@@ -139,11 +146,11 @@ class Attempt(models.Model):
     """
 
     id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
-    workload = models.ForeignKey(Workload, on_delete=models.PROTECT, related_name="attempts")
+    workload = models.ForeignKey(Workload, on_delete=models.PROTECT, related_name="attempts", db_index=False)
     number = models.PositiveIntegerField()
     state = models.CharField(max_length=16, choices=AttemptState.choices)
     pass_number = models.BigIntegerField()
-    tier = models.ForeignKey("fleet.Tier", on_delete=models.PROTECT, related_name="+")
+    tier = models.ForeignKey("fleet.Tier", on_delete=models.PROTECT, related_name="+", db_index=False)
     borrowed = models.BooleanField(default=False)
     band = models.PositiveSmallIntegerField(default=0, db_default=0)  # the priority band it was started at
     why_now = models.JSONField(default=dict)
@@ -157,6 +164,7 @@ class Attempt(models.Model):
         ordering = ["number"]
         constraints = [
             models.UniqueConstraint(fields=["workload", "number"], name="scheduling_attempt_number"),
+            models.UniqueConstraint(fields=["id", "workload"], name="scheduling_attempt_owned"),
             models.UniqueConstraint(
                 fields=["workload"],
                 condition=Q(state__in=["claiming", "starting", "running"]),
@@ -182,7 +190,7 @@ class Replica(models.Model):
     id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
     attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="replicas")
     index = models.PositiveIntegerField()
-    spec = models.ForeignKey(WorkloadSpec, on_delete=models.PROTECT, related_name="+")
+    spec = models.ForeignKey(WorkloadSpec, on_delete=models.PROTECT, related_name="+", db_index=False)
     node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="replicas")
     cpu_m = models.PositiveIntegerField()
     memory_mib = models.PositiveBigIntegerField()
@@ -213,6 +221,7 @@ class Replica(models.Model):
             models.UniqueConstraint(
                 fields=["attempt", "index"], condition=~Q(state="exited"), name="scheduling_replica_index"
             ),
+            models.UniqueConstraint(fields=["id", "attempt"], name="scheduling_replica_owned"),
             models.CheckConstraint(
                 condition=Q(state="exited", ended_at__isnull=False)
                 | ~Q(state="exited") & Q(ended_at__isnull=True),
@@ -228,9 +237,11 @@ class PortLease(models.Model):
     """A port of a node's range, held by one replica from its assignment to its end."""
 
     id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
-    node = models.ForeignKey("fleet.Node", on_delete=models.CASCADE, related_name="port_leases")
+    node = models.ForeignKey(
+        "fleet.Node", on_delete=models.CASCADE, related_name="port_leases", db_index=False
+    )
     port = models.PositiveIntegerField()
-    replica = models.ForeignKey(Replica, on_delete=models.CASCADE, related_name="port_leases")
+    replica = models.ForeignKey(Replica, on_delete=models.CASCADE, related_name="port_leases", db_index=False)
     name = models.CharField(max_length=40)
     health_path = models.CharField(max_length=200, blank=True, default="")
 
@@ -265,17 +276,30 @@ class Allocation(models.Model):
 
     `slots` lies in [0, 1000) and only excludes; `units` (1/7000 GPU, frozen) counts for quota and money.
     `scope` is who may be on the card beside a share: the team, or the company where the policy says so; all shares
-    of a card have the same. Its exclusions are below; its checks and its guard are in migrations 0002 and 0004.
+    of a card have the same. Its exclusions are below; its checks, its guard and what it refers to
+    are in migrations 0002, 0004 and 0011.
     """
 
     id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
     # No indexes of their own for company, team and tier: live rows are found by the one below, and every index
     # makes each start dearer.
-    company = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="+", db_index=False)
-    team = models.ForeignKey("tenants.Team", on_delete=models.PROTECT, related_name="+", db_index=False)
-    workload = models.ForeignKey(Workload, on_delete=models.PROTECT, related_name="allocations")
-    attempt = models.ForeignKey(Attempt, on_delete=models.PROTECT, related_name="allocations")
-    replica = models.ForeignKey(Replica, on_delete=models.PROTECT, related_name="allocations")
+    # One chain of foreign keys (migration 0011) says more than one for each: the attempt is the replica's, the
+    # workload the attempt's, and team and company are the workload's.
+    company = models.ForeignKey(
+        "tenants.Team", on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False
+    )
+    team = models.ForeignKey(
+        "tenants.Team", on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False
+    )
+    workload = models.ForeignKey(
+        Workload, on_delete=models.PROTECT, related_name="allocations", db_constraint=False
+    )
+    attempt = models.ForeignKey(
+        Attempt, on_delete=models.PROTECT, related_name="allocations", db_constraint=False
+    )
+    replica = models.ForeignKey(
+        Replica, on_delete=models.PROTECT, related_name="allocations", db_constraint=False
+    )
     gpu = models.ForeignKey("fleet.Gpu", on_delete=models.PROTECT, related_name="allocations")
     card = models.UUIDField()
     is_instance = models.SmallIntegerField()

@@ -182,6 +182,31 @@ def test_what_counts_is_frozen(held: Allocation, column: str, value: Any) -> Non
     _refused(lambda: Allocation.objects.filter(pk=held.pk).update(**{column: value}), "frozen")
 
 
+@pytest.mark.parametrize("column", ["replica", "attempt", "workload", "team", "company"])
+def test_an_allocation_is_of_one_owner(held: Allocation, column: str) -> None:
+    """Whoever exists is not enough: the attempt must be the replica's, and so on up to the company."""
+    other = make.replica(make.attempt(make.workload(make.team(), held.tier), held.tier), held.gpu.node)
+    owners = {
+        "replica": other.pk,
+        "attempt": other.attempt_id,
+        "workload": other.attempt.workload_id,
+        "team": other.attempt.workload.team_id,
+        "company": other.attempt.workload.company_id,
+    }
+    gpu = make.node(held.tier, 1).gpus.get()
+
+    def mixed() -> None:
+        row = Allocation(
+            **{field.attname: getattr(held, field.attname) for field in Allocation._meta.concrete_fields}
+        )
+        row.pk, row.gpu, row.card = uuid.uuid4(), gpu, gpu.card
+        setattr(row, f"{column}_id", owners[column])
+        row.save(force_insert=True)
+        connection.cursor().execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    _refused(mixed, "scheduling_allocation_of_")
+
+
 def test_the_start_of_a_held_row_is_frozen(held: Allocation) -> None:
     later = DateTimeTZRange(clock.now(), None)
     _refused(lambda: Allocation.objects.filter(pk=held.pk).update(span=later), "frozen")
