@@ -6,98 +6,106 @@ environment.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef
 
 from gpuyard.fleet.models import Node, NodeState, Tier
 from scheduling.asked import capabilities_text
 from scheduling.engine import snapshot as engine
 from scheduling.engine.decisions import BASIS_PROMISE
-from scheduling.models import Attempt, Verdict, Workload, WorkloadDependency
+from scheduling.models import Verdict, Workload, WorkloadDependency
 from scheduling.moments import to_us
+from scheduling.rows import rows_read
 from scheduling.sizes import tiers_able
 from scheduling.specs import Capabilities
-from scheduling.states import AttemptState, WorkloadState
+from scheduling.states import WorkloadState
 from tenants.models import PoolDedication, Team
 
-_COLUMNS = (
-    "id",
-    "name",
-    "team_id",
-    "owner_id",
-    "kind",
-    "priority",
-    "queued_at",
-    "preemptible",
-    "band",
-    "array_id",
-    "spec__document__request",
-    "spec__document__time_limit_s",
-)
+# What is asked for as text: many ask for the same, and it is read once.
+_ASKED = """
+SELECT w.id::text, w.name, w.team_id::text, w.owner_id::text, w.kind, w.priority,
+  (extract(epoch FROM w.queued_at) * 1000000)::bigint, w.preemptible, w.band, w.array_id::text,
+  s.document->>'request', (s.document->>'time_limit_s')::bigint
+FROM scheduling_workload w JOIN scheduling_workloadspec s ON s.id = w.spec_id
+"""
+_WAITING = f"""{_ASKED}
+WHERE w.state = 'waiting' AND NOT EXISTS (
+  SELECT 1 FROM scheduling_attempt t WHERE t.workload_id = w.id AND t.state = 'claiming')
+ORDER BY w.queued_at, w.id
+"""  # noqa: S608 - of our own words only
+_PLACED = f"""{_ASKED}
+WHERE w.id IN (SELECT workload_id FROM scheduling_attempt WHERE state <> 'ended') ORDER BY w.id
+"""  # noqa: S608 - of our own words only
 
 
 @dataclass
 class RequestReader:
-    """What the requests of one snapshot have in common, read once."""
+    """What the requests of one snapshot have in common, read once. Ids are text."""
 
     tiers: Mapping[str, Tier] = field(
         default_factory=lambda: {tier.name: tier for tier in Tier.objects.all()}
     )
     node_ids: Mapping[str, str] = field(default_factory=lambda: _node_ids())
-    pools: Mapping[UUID, tuple[str, ...]] | None = field(default_factory=lambda: _allowed_pools())
-    promises: Mapping[UUID, datetime] = field(default_factory=lambda: _promises())
-    unfinished: Mapping[UUID, tuple[str, ...]] = field(default_factory=lambda: _unfinished())
+    pools: Mapping[str, tuple[str, ...]] | None = field(default_factory=lambda: _allowed_pools())
+    promises_us: Mapping[str, int] = field(default_factory=lambda: _promises())
+    unfinished: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _unfinished())
+    _known: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # request, as text → fields of the engine's
 
-    def read(self, workloads: QuerySet[Workload]) -> Iterator[engine.Request]:
-        """The requests of these workloads, in their order. They have been approved: `queued_at` is set."""
-        for row in workloads.values_list(*_COLUMNS):
-            yield self._request(*row)
+    def read(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[engine.Request]:
+        """The requests in these rows of `_ASKED`, in their order. They have been approved: `queued_at` is set."""
+        for (
+            key,
+            name,
+            team,
+            owner,
+            kind,
+            priority,
+            queued_us,
+            preemptible,
+            band,
+            array,
+            asked,
+            limit_s,
+        ) in rows:
+            yield engine.Request(
+                workload_id=key,
+                name=name,
+                team_id=team,
+                owner_id=owner,
+                kind=kind,
+                priority=priority,
+                queued_us=queued_us,
+                preemptible=preemptible,
+                band=band,
+                time_limit_s=limit_s,
+                pool_ids=self.pools.get(team) if self.pools is not None else None,
+                promised_us=self.promises_us.get(key),
+                depends_on=self.unfinished.get(array or key, ()),
+                array_id=array,
+                **(self._known.get(asked) or self._read(asked)),
+            )
 
-    def _request(
-        self,
-        key: UUID,
-        name: str,
-        team_id: UUID,
-        owner_id: UUID,
-        kind: str,
-        priority: int,
-        queued_at: datetime,
-        preemptible: bool,
-        band: int,
-        array_id: UUID | None,
-        asked: dict[str, Any],
-        time_limit_s: int | None,
-    ) -> engine.Request:
-        promised = self.promises.get(key)
-        return engine.Request(
-            workload_id=str(key),
-            name=name,
-            team_id=str(team_id),
-            owner_id=str(owner_id),
-            kind=kind,
-            priority=priority,
-            queued_us=to_us(queued_at),
-            replicas_min=asked["replicas_min"],
-            replicas_max=asked["replicas_max"],
-            gpus_per_replica=asked["gpus_per_replica"],
-            tiers=self._tiers(asked),
-            cpu_m=asked["cpu_m"],
-            memory_mib=asked["memory_mib"],
-            preemptible=preemptible,
-            band=band,
-            time_limit_s=time_limit_s,
-            pool_ids=self.pools.get(team_id) if self.pools is not None else None,
-            promised_us=to_us(promised) if promised is not None else None,
-            depends_on=self.unfinished.get(array_id or key, ()),
-            array_id=str(array_id) if array_id is not None else None,
+    def _read(self, text: str) -> dict[str, Any]:
+        asked = json.loads(text)
+        self._known[text] = {
+            "replicas_min": asked["replicas_min"],
+            "replicas_max": asked["replicas_max"],
+            "gpus_per_replica": asked["gpus_per_replica"],
+            "tiers": self._tiers(asked),
+            "cpu_m": asked["cpu_m"],
+            "memory_mib": asked["memory_mib"],
             **self._choices(asked),
-        )
+        }
+        return self._known[text]
 
     def _choices(self, asked: dict[str, Any]) -> dict[str, Any]:
         """What may be left out: documents that were stored before a field came do without it."""
@@ -135,15 +143,12 @@ class RequestReader:
 
 def requests_waiting(reader: RequestReader) -> Iterator[engine.Request]:
     """Whatever waits for GPUs and has no claim on any, the oldest first."""
-    waiting = Workload.objects.filter(state=WorkloadState.WAITING)
-    waiting = waiting.exclude(attempts__state=AttemptState.CLAIMING)
-    return reader.read(waiting.order_by("queued_at", "id"))
+    return reader.read(rows_read(_WAITING))
 
 
 def requests_placed(reader: RequestReader) -> Iterator[engine.Request]:
     """The requests of what runs, leaves or claims: what they would need again. None has a promise any more."""
-    live = Attempt.objects.exclude(state=AttemptState.ENDED).values("workload")
-    return replace(reader, promises={}).read(Workload.objects.filter(pk__in=live).order_by("id"))
+    return replace(reader, promises_us={}).read(rows_read(_PLACED))
 
 
 def _node_ids() -> dict[str, str]:
@@ -151,25 +156,27 @@ def _node_ids() -> dict[str, str]:
     return {name: str(key) for key, *names in rows for name in names}
 
 
-def _promises() -> dict[UUID, datetime]:
+def _promises() -> dict[str, int]:
     promises = Verdict.objects.filter(eta_basis=BASIS_PROMISE, eta__isnull=False)
-    return {key: eta for key, eta in promises.values_list("workload_id", "eta") if eta is not None}
+    return {
+        str(key): to_us(eta) for key, eta in promises.values_list("workload_id", "eta") if eta is not None
+    }
 
 
-def _unfinished() -> dict[UUID, tuple[str, ...]]:
+def _unfinished() -> dict[str, tuple[str, ...]]:
     """Workload (the first member, of an array) → those that must succeed first and have not yet."""
     waiting = Workload.objects.filter(state=WorkloadState.WAITING)
     rows = WorkloadDependency.objects.filter(
         Exists(waiting.filter(pk=OuterRef("workload_id")))
         | Exists(waiting.filter(array_id=OuterRef("workload_id")))
     ).exclude(on__state=WorkloadState.SUCCEEDED)
-    found: dict[UUID, list[str]] = defaultdict(list)
+    found: dict[str, list[str]] = defaultdict(list)
     for workload_id, on_id in rows.order_by("on_id").values_list("workload_id", "on_id"):
-        found[workload_id].append(str(on_id))
+        found[str(workload_id)].append(str(on_id))
     return {key: tuple(ons) for key, ons in found.items()}
 
 
-def _allowed_pools() -> dict[UUID, tuple[str, ...]] | None:
+def _allowed_pools() -> dict[str, tuple[str, ...]] | None:
     """Team → the pools it may use: those dedicated to nobody, and those dedicated to it or to an ancestor.
 
     None if no pool is dedicated at all.
@@ -181,7 +188,7 @@ def _allowed_pools() -> dict[UUID, tuple[str, ...]] | None:
         return None
     pool_ids = set(Node.objects.values_list("pool_id", flat=True)) | set(dedicated)
     return {
-        team.id: tuple(
+        str(team.id): tuple(
             sorted(
                 str(pool) for pool in pool_ids if pool not in dedicated or dedicated[pool] & set(team.path)
             )

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Any, NamedTuple
 
 from django.db import IntegrityError, connection, transaction
@@ -78,6 +77,7 @@ class Placer:
         self.is_company_scope = policy.share_scope == "company"
         self._attempts = {(one.workload_id, one.state): one for one in attempts}
         self._numbers = _last_numbers(subjects)
+        self._ids = _fresh_ids()
 
     def objection(self, decided: Start | Claim | Grow, *, is_moved: bool = False) -> str | None:
         """Why it can no longer be stored, as a word. `is_moved`: the plan stops it where it runs now."""
@@ -105,7 +105,8 @@ class Placer:
         placing = self._placing(decided, self.subjects[decided.workload_id], grace_s)
         is_claim = placing.is_claim
         names = [] if is_claim else self._ports_of(placing.subject, decided)
-        for replica_id, replica in zip(ids.uuid7_texts(len(decided.replicas)), decided.replicas, strict=True):
+        for replica in decided.replicas:
+            replica_id = next(self._ids)
             ports = self.headroom.take(replica.node_id, replica.cpu_m, replica.memory_mib, len(names))
             placing.replicas.append((replica_id, replica))
             if names:
@@ -124,16 +125,15 @@ class Placer:
             live = self._grown(subject.id)
             assert live is not None
             return Placing(decided, subject, live.id, live.number)
-        (attempt_id,) = ids.uuid7_texts(1)
+        number = self._numbers.get(subject.id, 0) + 1
         expires_s = CLAIM_S + grace_s if isinstance(decided, Claim) else None
-        return Placing(decided, subject, attempt_id, self._numbers.get(subject.id, 0) + 1, expires_s)
+        return Placing(decided, subject, next(self._ids), number, expires_s)
 
     def _ports_of(self, subject: Subject, decided: Start | Claim | Grow) -> list[tuple[str, str]]:
         # What grows has others to meet, however few its new ones are.
         return port_names(subject, 2 if isinstance(decided, Grow) else len(decided.replicas))
 
 
-@cache
 def _units(slots: int, compute_slices: int, card_slices: int) -> int | None:
     """None: a part of a MIG instance that is no whole number of units."""
     try:
@@ -151,6 +151,11 @@ def port_rows(
         (key, node_id, port, replica_id, name, path)
         for key, (name, path), port in zip(keys, names, ports, strict=True)
     ]
+
+
+def _fresh_ids() -> Iterator[str]:
+    while True:
+        yield from ids.uuid7_texts(500)
 
 
 # --- Reading ---------------------------------------------------------------------------------------------------
@@ -297,17 +302,17 @@ class Store:
         )
 
     def _allocation_rows(self, placings: Iterable[Placing]) -> Iterator[tuple[Any, ...]]:
-        cards, span = self._placer.cards, f"[{self._now.isoformat()},)"
+        cards, keys, span = self._placer.cards, _fresh_ids(), f"[{self._now.isoformat()},)"
         for one in placings:
             subject = one.subject
             scope = subject.company_id if self._placer.is_company_scope else subject.team_id
             state, expires_at = "held", None
             if one.expires_s is not None:
                 state, expires_at = "claimed", self._now + timedelta(seconds=one.expires_s)
-            for key, piece in zip(ids.uuid7_texts(len(one.pieces)), one.pieces, strict=True):
+            for piece in one.pieces:
                 card = cards[piece.gpu_id]
                 yield (
-                    key,
+                    next(keys),
                     subject.company_id,
                     subject.team_id,
                     subject.id,

@@ -14,8 +14,9 @@ def array_text(values: Iterable[object]) -> str:
 
 
 def rows_read(statement: LiteralString, **values: Any) -> list[tuple[Any, ...]]:
-    """All rows of a query, or of an UPDATE that returns some."""
+    """All rows of a query, or of an UPDATE that returns some. A list in `values` is one of ids."""
+    given = {name: array_text(value) if isinstance(value, list) else value for name, value in values.items()}
     with connection.cursor() as cursor:
-        cursor.execute(statement, values or None)
+        cursor.execute(statement, given or None)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
     return rows

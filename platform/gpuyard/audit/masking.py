@@ -66,13 +66,14 @@ def masked(document: Any) -> Any:
 def _mask(value: Any, *, is_hidden: bool = False) -> Any:
     if value is None:
         return None
-    if isinstance(value, Mapping):
-        return {
-            str(key): _mask(inner, is_hidden=is_hidden or _is_hidden(str(key)))
-            for key, inner in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_mask(inner, is_hidden=is_hidden) for inner in value]
+    if type(value) not in _PLAIN:  # most are, and a pass stores thousands of events
+        if isinstance(value, Mapping):
+            return {
+                str(key): _mask(inner, is_hidden=is_hidden or _is_hidden(str(key)))
+                for key, inner in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [_mask(inner, is_hidden=is_hidden) for inner in value]
     return MASK if is_hidden else _plain(value)
 
 

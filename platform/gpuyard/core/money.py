@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 
 UNITS_PER_GPU = 7000
 """A whole GPU. 7000 so that thousandths and sevenths (the compute slices of MIG) are both integers."""
@@ -18,6 +19,7 @@ COMPUTE_SLICES_PER_CARD = 7
 UNIT_US_PER_GPU_HOUR = UNITS_PER_GPU * 3600 * 1_000_000
 
 
+@cache  # of few different values, for each GPU of a fleet
 def units_for(
     *,
     slots: int = SLOTS_PER_GPU,
