@@ -81,6 +81,8 @@ def clip(fleet: Fleet, tier: TierNodes, shape: Shape) -> tuple[Shape, tuple[Bloc
 
     The other causes are judged by the cut shape: they are what would still stand once the request is mended.
     """
+    if shape.required_level is None and _most_when_empty(fleet, tier, shape) >= shape.replicas:
+        return shape, ()
     totals = {
         "gpus": tier.total,
         "cpu": fleet.cpu_total[tier.nodes],
@@ -115,6 +117,13 @@ def clip(fleet: Fleet, tier: TierNodes, shape: Shape) -> tuple[Shape, tuple[Bloc
             blockers.append(Blocker(codes.TOPOLOGY, _near(fleet, tier, shape, fit) | {"ever": False}))
             shape = replace(shape, required_level=None)
     return shape, tuple(blockers)
+
+
+def _most_when_empty(fleet: Fleet, tier: TierNodes, shape: Shape) -> int:
+    """Replicas that all nodes together would hold, each kind of node counted once."""
+    (total, cpu_m, memory_mib), counts = fleet.kinds(tier)
+    by_gpu = total * (WHOLE // tier.slots_of(shape)) if shape.is_share else total // shape.gpus
+    return int((replicas_that_fit(shape, by_gpu, cpu_m, memory_mib) * counts).sum())
 
 
 def _near(fleet: Fleet, tier: TierNodes, shape: Shape, fit: Ints) -> dict[str, Any]:

@@ -82,6 +82,7 @@ class Fleet:
         self._pool_masks: dict[tuple[str, tuple[str, ...] | None], Bools] = {}
         self._selected: dict[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], Bools] = {}
         self._open: dict[tuple[object, ...], Bools] = {}
+        self._kinds: dict[str, tuple[Ints, Ints]] = {}
         self._undo: list[_Undo] = []
         self._changed: list[int] = []  # rows of the nodes that something was taken from or given back to
         self._fits: dict[tuple[str, Shape], _Fit] = {}
@@ -114,6 +115,14 @@ class Fleet:
         if sharer is None:
             return UNKNOWN
         return self._sharer_codes.setdefault(self.sharer_of(sharer), len(self._sharer_codes) + 1)
+
+    def kinds(self, tier: TierNodes) -> tuple[Ints, Ints]:
+        """(3, kinds) cards, CPU and memory of the nodes that are alike when empty; (kinds,) how many there are."""
+        if tier.tier_id not in self._kinds:
+            totals = np.array([tier.total, self.cpu_total[tier.nodes], self.memory_total[tier.nodes]])
+            kinds, counts = np.unique(totals, axis=1, return_counts=True)
+            self._kinds[tier.tier_id] = kinds, counts
+        return self._kinds[tier.tier_id]
 
     def pool_mask(self, tier: TierNodes, pool_ids: tuple[str, ...] | None) -> Bools:
         key = (tier.tier_id, pool_ids)
