@@ -49,16 +49,13 @@ class Held:
 class TierTimeline:
     """Free GPUs, CPU and memory of one tier's nodes over time."""
 
-    def __init__(self, fleet: Fleet, tier: TierNodes, endings: Sequence[Ending]) -> None:
+    def __init__(self, fleet: Fleet, tier: TierNodes, endings: Sequence[Ending], nodes: Ints) -> None:
+        """`nodes`: (endings,) the row of the fleet on which each frees something; -1: nobody knows when."""
         self.fleet, self.tier = fleet, tier
         self.row_of = np.full(len(fleet.nodes), -1, dtype=np.int64)  # (nodes,) rows of the tier
         self.row_of[tier.nodes] = np.arange(tier.nodes.size)
-        here = [
-            (e, int(self.row_of[fleet.node_index[e.live.node_id]]))
-            for e in endings
-            if e.ends_us is not None and e.live.node_id in fleet.node_index
-        ]
-        here = [(e, row) for e, row in here if row >= 0]
+        rows = np.append(self.row_of, -1)[nodes]  # (endings,) -1 is the one appended
+        here = [(endings[at], int(rows[at])) for at in np.flatnonzero(rows >= 0).tolist()]
         self._shared = SharedCards(tier, (e.live for e in endings), (e for e, _ in here))
         self._learn_gifts(here)
         self._first_estimate_us = min((e.ends_us or 0 for e, _ in here if e.is_estimate), default=FOREVER_US)
@@ -362,25 +359,38 @@ class Timeline:
     def __init__(self, fleet: Fleet, live: Iterable[Live], policy: Policy, now_us: int) -> None:
         self._fleet, self._policy, self.now_us = fleet, policy, now_us
         self._live = live
-        self._endings: list[Ending] | None = None
+        self._endings: tuple[list[Ending], Ints] | None = None
+        self._known: dict[
+            int, Ending
+        ] = {}  # by `id` of the row: an ending keeps its row, so none is used twice
         self._tiers: dict[str, TierTimeline] = {}
         self._starts: list[tuple[Ask, tuple[ReplicaPlacement, ...]]] = []
         self.held: dict[str, Held] = {}  # by workload, in the order of the line
 
     def endings(self, live: Iterable[Live] | None = None) -> list[Ending]:
         """What is expected to end, first end first: the snapshot's live work, or that given."""
-        found = [
-            expected_end(row, self._policy, self.now_us, self._fleet.speed(row.tier_id, row.kind))
-            for row in (self._live if live is None else live)
-        ]
+        found = [self._ending(row) for row in (self._live if live is None else live)]
         found.sort(key=lambda e: (e.ends_us or 0, e.live.workload_id, e.live.node_id, e.live.tier_id))
         return found
 
+    def _ending(self, row: Live) -> Ending:
+        """Worked out once for each row, also for the timelines that take over from this one."""
+        found = self._known.get(id(row))
+        if found is None:
+            speed = self._fleet.speed(row.tier_id, row.kind)
+            found = self._known[id(row)] = expected_end(row, self._policy, self.now_us, speed)
+        return found
+
+    def _all_endings(self) -> tuple[list[Ending], Ints]:
+        if self._endings is None:
+            found, index = self.endings(), self._fleet.node_index
+            nodes = (-1 if e.ends_us is None else index.get(e.live.node_id, -1) for e in found)
+            self._endings = found, _array(nodes)
+        return self._endings
+
     def tier(self, tier_id: str) -> TierTimeline:
         if tier_id not in self._tiers:
-            if self._endings is None:
-                self._endings = self.endings()
-            made = TierTimeline(self._fleet, self._fleet.tiers[tier_id], self._endings)
+            made = TierTimeline(self._fleet, self._fleet.tiers[tier_id], *self._all_endings())
             self._tiers[tier_id] = made
             for ask, replicas in self._starts:
                 self._enter(made, ask, replicas)
@@ -456,7 +466,7 @@ class Timeline:
 
     def adopt(self, other: "Timeline") -> None:
         """The starts and reservations of a timeline that this one takes over from."""
-        self._starts, self.held = list(other._starts), dict(other.held)
+        self._starts, self.held, self._known = list(other._starts), dict(other.held), other._known
 
     def cancel(self, workload_id: str) -> None:
         held = self.held.pop(workload_id)

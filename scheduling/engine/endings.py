@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -57,20 +58,24 @@ class SharedCards:
 
     def __init__(self, tier: TierNodes, live: Iterable[Live], endings: Iterable[Ending]) -> None:
         self._tier = tier
-        self._column = {gpu.id: (row, c) for row, gpus in enumerate(tier.gpus) for c, gpu in enumerate(gpus)}
         known: dict[tuple[int, int], int] = {}  # slots of those whose end is known
         self.ends: dict[tuple[int, int], int] = {}  # by row and column; FOREVER_US: nobody knows
         for ending in endings:
             for card in self._cards(ending.live):
                 known[card] = known.get(card, 0) + ending.live.slots
                 self.ends[card] = max(self.ends.get(card, 0), ending.ends_us or FOREVER_US)
-        for card in {card for row in live for card in self._cards(row)}:
+        for card in {card for row in live if row.slots < WHOLE for card in self._cards(row)}:
             gpu = tier.gpus[card[0]][card[1]]
             if known.get(card, 0) < WHOLE - gpu.slots_free:
                 self.ends[card] = FOREVER_US
 
+    @cached_property
+    def _column(self) -> dict[str, tuple[int, int]]:
+        """Where each GPU of the tier is; a yard without shares never asks."""
+        return {gpu.id: (row, c) for row, gpus in enumerate(self._tier.gpus) for c, gpu in enumerate(gpus)}
+
     def _cards(self, live: Live) -> Iterable[tuple[int, int]]:
-        if live.tier_id != self._tier.tier_id or live.slots == WHOLE:
+        if live.slots == WHOLE or live.tier_id != self._tier.tier_id:
             return ()
         return (self._column[gpu_id] for gpu_id in live.gpu_ids if gpu_id in self._column)
 
