@@ -141,6 +141,7 @@ def test_what_is_no_json_becomes_text() -> None:
         ("GET /x?page=2&access_token=hunter2&y=1", f"GET /x?page=2&access_token={MASK}&y=1"),
         ("curl -H 'Authorization: Bearer hunter2'", f"curl -H 'Authorization: Bearer {MASK}'"),
         ("it is gpy_hunter2hunter2hunter2, keep it", f"it is gpy_{MASK}, keep it"),
+        ("joined with gyj_hunter2hunter2hunter2", f"joined with gyj_{MASK}"),
         ("https://hooks.slack.com/services/T0/B0/hunter2", f"https://hooks.slack.com/services/{MASK}"),
         ("-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----", f"-----BEGIN PRIVATE KEY-----{MASK}"),
         ("see https://wiki.example/page?id=2 & ask Bear", None),

@@ -9,6 +9,8 @@ from gpuyard.audit.models import Event, Verification
 from gpuyard.audit.sealing import seal
 from gpuyard.audit.selectors import guards_missing
 from gpuyard.audit.verification import chain_verify
+from gpuyard.fleet.topology import domain_delete
+from tests import factories
 from tests.audit.chains import COMPANY, record, sealed_chain
 from tests.conftest import Connection
 
@@ -116,6 +118,24 @@ def test_the_app_role_cannot_change_a_verification(statement: str) -> None:
     with pytest.raises(ProgrammingError, match="permission denied"), transaction.atomic():
         _execute(statement)
     assert Verification.objects.get().sequence == 1
+
+
+@pytest.mark.django_db
+def test_no_foreign_key_ties_the_log_to_what_it_is_about() -> None:
+    """So whatever is deleted, its events stay as they were, names included."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT conname FROM pg_constraint WHERE contype = 'f' AND conrelid::regclass::text LIKE 'audit_%'"
+        )
+        assert cursor.fetchall() == []
+    domain = factories.domain("rack", "r1")
+    domain_delete(actor=factories.admin(), domain_id=domain.pk)
+    event = Event.objects.get(subject_type="fabricdomain")
+    assert (event.subject_id, event.subject_label, event.old) == (
+        domain.pk,
+        str(domain),
+        {"level": "rack", "name": "r1"},
+    )
 
 
 def test_a_guard_that_is_off_is_noticed(owner_connection: Connection) -> None:

@@ -96,6 +96,33 @@ def test_a_writer_never_waits_for_an_open_sealer(other_connection: Callable[...,
     assert Event.objects.filter(sequence=None).count() == 1
 
 
+def test_the_sealer_holds_no_lock_that_a_writer_waits_for(
+    other_connection: Callable[..., Connection],
+) -> None:
+    """By the kinds of its locks, whatever the timing: rows that only it may change, and none on a table that keeps
+    an INSERT out. Eight writers and an old transaction stand beside it meanwhile.
+    """
+    old = other_connection(autocommit=False)
+    _insert(old)
+    for number in range(20):
+        record(number)
+    with transaction.atomic():
+        assert seal(COMPANY) == 20
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT DISTINCT locktype, mode FROM pg_locks WHERE pid = pg_backend_pid()")
+            held = set(cursor.fetchall())
+        assert {mode for kind, mode in held if kind == "relation"} <= {"AccessShareLock", "RowExclusiveLock"}
+        assert {kind for kind, _mode in held} <= {"relation", "advisory", "transactionid", "virtualxid"}
+        writers = [other_connection() for _ in range(8)]
+        for writer in writers:
+            writer.execute("SET lock_timeout = '2s'")
+            _insert(writer)
+        _insert(old)  # neither does the writer of the old transaction wait
+    old.commit()
+    assert seal(COMPANY) == 10
+    assert chain_verify(COMPANY).findings == ()
+
+
 def test_beside_another_sealer_there_is_nothing_to_do(other_connection: Callable[..., Connection]) -> None:
     record()
     other = other_connection(autocommit=False)

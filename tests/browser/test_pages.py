@@ -73,6 +73,8 @@ def world(stack: Stack) -> Iterator[World]:
         ("costs", "finance", "/costs", "Costs"),
         ("policy", "admin", "/policy", "Policy"),
         ("policy-auditor", "auditor", "/policy", "Policy"),
+        ("audit", "auditor", "/audit", "Audit"),
+        ("audit-admin", "admin", "/audit", "Audit"),
         ("search", "vision-member", "/search?q=label", "Search"),
         ("not-found", "vision-member", "/workloads/w-00000000", ""),
     ],

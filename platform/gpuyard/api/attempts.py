@@ -19,6 +19,7 @@ from gpuyard.audit.doors import address_of, door_now
 from gpuyard.audit.services import Actor, Refusal, denial_count, export_record
 from gpuyard.core.errors import DomainError
 from gpuyard.core.models import User
+from gpuyard.core.text import text_for_lookup
 from tenants.directory import chains_of
 from tenants.models import ApiToken
 
@@ -96,7 +97,10 @@ def _is_download(response: HttpResponseBase) -> bool:
 def _note_download(request: HttpRequest, response: HttpResponseBase) -> None:
     if request.method != HTTPMethod.GET:
         return
-    filters = {name: request.GET.getlist(name) for name in request.GET if name not in {"part", "v"}}
+    filters = {
+        text_for_lookup(name): [text_for_lookup(value) for value in request.GET.getlist(name)]
+        for name in request.GET
+    }
     what, person, source = request.path, _person(request), door_now()
 
     def record(rows: int | None, is_complete: bool = True) -> None:

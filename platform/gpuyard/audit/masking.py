@@ -40,12 +40,12 @@ _SECRETS = re.compile(
     r"(://[^/\s:@]*:)[^/\s@]+(?=@)"
     r"|([?&](?:access_|api_|auth_)?(?:token|key|secret|password|passwd|signature|sig)=)[^&\s#]+"
     r"|(\bBearer )[^\s\"']+"
-    r"|(\bgpy[a-z]*_)[A-Za-z0-9_-]{16,}"
+    r"|(\b(?:gpy|gy[a-z])_)[A-Za-z0-9_-]{16,}"
     r"|(hooks\.slack\.com/services/)[^\s\"']+"
     r"|(-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
     re.IGNORECASE,
 )
-_HINT = re.compile(r"://|[?&]|gpy|bearer |slack|-----begin", re.IGNORECASE)
+_HINT = re.compile(r"://|[?&]|gpy|gy[a-z]_|bearer |slack|-----begin", re.IGNORECASE)
 _HARMLESS = frozenset({"fencing_token", "token_id", "token_name", "token_prefix"})
 # A workload's environment is full of secrets with harmless names: only the names are kept.
 _MASKED_WHOLE = frozenset({"env", "environment", "headers"})

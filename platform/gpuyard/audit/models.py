@@ -53,7 +53,10 @@ class Event(models.Model):
                 fields=["team_id", "created_at"], condition=Q(team_id__isnull=False), name="audit_event_team"
             ),
             models.Index(
-                fields=["company_id"], condition=Q(sequence__isnull=True), name="audit_event_unsealed"
+                # in the sealer's order: a long backlog is not sorted anew for each batch
+                fields=["company_id", "created_at", "id"],
+                condition=Q(sequence__isnull=True),
+                name="audit_event_to_seal",
             ),
         ]
         constraints = [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from uuid import UUID
 
 from django.db import connection, transaction
 
 from gpuyard.audit import selectors
-from gpuyard.audit.chain import seal_hash
+from gpuyard.audit.chain import SealedRow, seal_hash
 
 _BATCH = 500
 
@@ -23,25 +24,29 @@ def seal(company_id: UUID | None) -> int:
     What becomes visible later (its transaction was still open) is sealed later, behind. Writers never wait
     for this: it locks only rows that nobody else may change. Beside another sealer it does nothing.
     """
-    sealed_count = 0
+    sealed_count, since = 0, None
     while True:
-        batch_count = _seal_batch(company_id)
-        sealed_count += batch_count
-        if batch_count < _BATCH:
+        batch = _seal_batch(company_id, since)
+        sealed_count += len(batch)
+        if len(batch) < _BATCH:
             return sealed_count
+        # What the index still holds of sealed events before this one would be looked at again for each batch,
+        # for as long as somebody's old transaction keeps it; what appears there meanwhile is sealed next time.
+        since = batch[-1].created_at
 
 
 @transaction.atomic
-def _seal_batch(company_id: UUID | None) -> int:
+def _seal_batch(company_id: UUID | None, since: datetime | None) -> list[SealedRow]:
     if not _is_only_sealer(company_id):
-        return 0
+        return []
     # The lock first: this statement's snapshot then sees all that the last sealer committed.
     sequence, prev = selectors.chain_head(company_id)
     ids: list[UUID] = []
     sequences: list[int] = []
     prevs: list[str] = []
     hashes: list[str] = []
-    for row in selectors.rows_unsealed(company_id, limit=_BATCH):
+    rows = selectors.rows_unsealed(company_id, limit=_BATCH, since=since)
+    for row in rows:
         sequence += 1
         ids.append(row.id)
         sequences.append(sequence)
@@ -56,7 +61,7 @@ def _seal_batch(company_id: UUID | None) -> int:
                 " AS s (id, sequence, prev, hash) WHERE e.id = s.id",
                 [ids, sequences, prevs, hashes],
             )
-    return len(ids)
+    return rows
 
 
 def _is_only_sealer(company_id: UUID | None) -> bool:

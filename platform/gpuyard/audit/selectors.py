@@ -145,9 +145,11 @@ def chain_head(company_id: UUID | None) -> tuple[int, str]:
     return sequence, last_hash
 
 
-def rows_unsealed(company_id: UUID | None, *, limit: int) -> list[SealedRow]:
-    """What waits to be sealed, oldest first."""
+def rows_unsealed(company_id: UUID | None, *, limit: int, since: datetime | None = None) -> list[SealedRow]:
+    """What waits to be sealed, oldest first; with `since`, only what is at least as late."""
     unsealed = Event.objects.filter(company_id=company_id, sequence__isnull=True)
+    if since is not None:
+        unsealed = unsealed.filter(created_at__gte=since)
     return [SealedRow(*row) for row in _values(unsealed.order_by("created_at", "id"))[:limit]]
 
 
