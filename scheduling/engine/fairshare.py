@@ -50,6 +50,7 @@ class QuotaTree:
         self._policy = policy or Policy()
         self._paths = {team.id: team.path for team in snapshot.teams}
         self._limits = {(q.team_id, q.tier_id): q.limit for q in snapshot.quotas if q.limit is not None}
+        self._limits_up: dict[tuple[str, str], list[tuple[tuple[str, str | None], int]]] = {}
         self._guaranteed = {
             (q.team_id, q.tier_id): q.guaranteed for q in snapshot.quotas if q.tier_id is not None
         }
@@ -153,16 +154,19 @@ class QuotaTree:
     ) -> tuple[LimitHit, ...]:
         """Every limit on the way up that `units` more of the tier would break, nearest team first."""
         hits = []
-        for ancestor in reversed(self.path(team_id)):
-            for scope in (tier_id, None):
-                limit = self._limits.get((ancestor, scope))
-                if limit is None:
-                    continue
-                used = self._subtree_use.get((ancestor, scope), 0)
-                used += self._planned.get((ancestor, scope), 0) if ahead else 0
-                if used + units > limit:
-                    hits.append(LimitHit(ancestor, scope, used, limit, units))
+        for key, limit in self._limits_on(team_id, tier_id):
+            used = self._subtree_use.get(key, 0) + (self._planned.get(key, 0) if ahead else 0)
+            if used + units > limit:
+                hits.append(LimitHit(*key, used, limit, units))
         return tuple(hits)
+
+    def _limits_on(self, team_id: str, tier_id: str) -> list[tuple[tuple[str, str | None], int]]:
+        """Of each ancestor for the tier and over all tiers, nearest team first."""
+        if (team_id, tier_id) not in self._limits_up:
+            keys = [(team, scope) for team in reversed(self.path(team_id)) for scope in (tier_id, None)]
+            found = [(key, self._limits[key]) for key in keys if key in self._limits]
+            self._limits_up[team_id, tier_id] = found
+        return self._limits_up[team_id, tier_id]
 
     def hits(
         self, team_id: str, tier_id: str, units: int, *, bound: bool, ahead: bool = False, kind: str = ""

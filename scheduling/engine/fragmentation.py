@@ -140,8 +140,9 @@ class Potential:
 
     def _useful(self, tier: Ints, cpu_free: Ints, traits: Floats) -> Floats:
         """(rows,) the weighted free GPU that the popular asks can use, each alone."""
-        beside_cpu = np.floor(cpu_free[:, None] / self._ask_cpu)  # (rows, asks) tasks
-        tasks = traits[:, self._ask_column]  # (rows, asks)
+        beside_cpu = cpu_free[:, None] / self._ask_cpu  # (rows, asks) tasks
+        np.floor(beside_cpu, out=beside_cpu)
+        tasks = traits.take(self._ask_column, axis=1)  # (rows, asks)
         if self._ask_gpus.size:
             tasks[:, -self._ask_gpus.size :] //= self._ask_gpus
         np.minimum(tasks, beside_cpu, out=tasks)

@@ -257,8 +257,7 @@ class Lanes:
             heapq.heappush(member.parent.heap, (member.key, member))
 
     def _key(self, name: str, tier_id: str, ask: Ask) -> _Key:
-        ratio = self._standing.ratio(name, tier_id, ask.counted_on(tier_id))
-        return (ratio, self._standing.use(name, tier_id), *ask.order)
+        return (*self._standing.rank(name, tier_id, ask.counted_on(tier_id)), *ask.order)
 
 
 class Line:

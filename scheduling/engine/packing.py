@@ -60,13 +60,6 @@ class Choice(NamedTuple):
     cost: float
 
 
-class _Fits(NamedTuple):
-    """The nodes that hold an ask, and each one's traits after it."""
-
-    kept: Ints  # (kept,) indexes into the nodes looked at
-    traits: Floats  # (kept, traits)
-
-
 class _Note(NamedTuple):
     """A place to explain later: what it was like before the ask was taken."""
 
@@ -122,6 +115,7 @@ class Packer:
         self._gpu_slots: Ints = np.maximum(WHOLE * states.gpu_count, 1)  # (nodes,)
         self._cpu_all_m: Ints = np.maximum(states.cpu_total_m, 1)  # (nodes,)
         self._costs: dict[tuple[Ask, int, Span], _Costs] = {}
+        self._own_costs: dict[tuple[Ask, int], dict[int, float]] = {}  # of sharers on few nodes, by state
         self._steps: dict[int, Floats] = {}
         self._state_ids: dict[tuple[object, ...], int] = {}
         for node in range(len(states.tier)):
@@ -161,10 +155,13 @@ class Packer:
             return self._refreshed(size, sharer, span).cost
         # On the cards that nobody is on all sharers see the same; few nodes are soon looked at once more.
         costs = self._refreshed(size, NOBODY, span).cost
-        own = np.array(sorted(n for n in theirs if span[0] <= n < span[1]), dtype=int)
+        own = np.array([node for node in theirs if span[0] <= node < span[1]], dtype=int)
         if own.size:
+            if len(self._own_costs) >= _KEPT:
+                self._own_costs.clear()
+            known = self._own_costs.setdefault((size, sharer), {})
             costs = costs.copy()
-            costs[own - span[0]] = self._best(size, own, sharer)
+            costs[own - span[0]] = self._by_state(known, size, own, sharer)
         return costs
 
     def take(self, ask: Ask, choice: Choice, memory_mib: int = 0) -> None:
@@ -193,7 +190,7 @@ class Packer:
         known = self._parts.get(key)
         if known is None:
             at = np.array([node])
-            free = int(self._fullest(ask, at, sharer)[1][0]) if ask.is_share else WHOLE
+            free = int(self._slots_left(ask, at, sharer).min()) if ask.is_share else WHOLE
             further = float(self._scattered(ask, at)[0]) if ask.gpus > 1 else 0.0
             known = self._parts[key] = {}
             traits, cpu_free_m = self._traits_at(at)[0], self.states.cpu_free_m[node]
@@ -230,6 +227,10 @@ class Packer:
         if ask.is_share:
             change: Floats = self._step(ask.slots)[free_slots]
             return change
+        return self._freed(ask)
+
+    def _freed(self, ask: Ask) -> Floats:
+        """(traits,) what the whole GPUs of the ask change."""
         freed: Floats = -ask.gpus * self.potential.traits_of[WHOLE]
         return freed
 
@@ -310,63 +311,65 @@ class Packer:
 
     def _renew(self, size: Ask, sharer: int, costs: _Costs, begin: int, nodes: Ints) -> None:
         """`begin`: the first node of the span."""
-        known, states = costs.of_state, self._state_id[nodes]  # (nodes,)
+        known = costs.of_state
         if len(nodes) < _FEW:
-            ids = states.tolist()
-            unlike = {i: node for i, node in zip(ids, nodes.tolist(), strict=True) if i not in known}
-            if unlike:
-                found = self._best(size, np.array(list(unlike.values())), sharer)
-                known.update(zip(unlike, found.tolist(), strict=True))
-            costs.cost[nodes - begin] = [known[i] for i in ids]
+            costs.cost[nodes - begin] = self._by_state(known, size, nodes, sharer)
             return
-        ids, first, alike = np.unique(states, return_index=True, return_inverse=True)
+        ids, first, alike = np.unique(self._state_id[nodes], return_index=True, return_inverse=True)
         firsts = nodes[first]
         blocks = [self._best(size, firsts[at : at + _BLOCK], sharer) for at in range(0, len(firsts), _BLOCK)]
         found = np.concatenate(blocks)
         known.update(zip(ids.tolist(), found.tolist(), strict=True))
         costs.cost[nodes - begin] = found[alike]
 
+    def _by_state(self, known: dict[int, float], size: Ask, nodes: Ints, sharer: int) -> list[float]:
+        """(nodes,) the cost on each node; `known` learns the states that it has not met."""
+        ids = self._state_id[nodes].tolist()
+        unlike = {i: node for i, node in zip(ids, nodes.tolist(), strict=True) if i not in known}
+        if unlike:
+            found = self._best(size, np.array(list(unlike.values())), sharer)
+            known.update(zip(unlike, found.tolist(), strict=True))
+        return [known[i] for i in ids]
+
     def _best(self, size: Ask, nodes: Ints, sharer: int) -> Floats:
         """(nodes,) the cost on each node."""
-        fits = self._fits(size, nodes, sharer)
+        cpu_free, traits = self.states.cpu_free_m[nodes], self._traits_at(nodes)  # (nodes,), (nodes, traits)
+        able = cpu_free >= size.cpu_m  # (nodes,)
+        if size.is_share:
+            free = self._slots_left(size, nodes, sharer).min(axis=1, initial=WHOLE + 1)  # (nodes,)
+            able &= free <= WHOLE
+        else:
+            able &= traits[:, self.potential.whole_column] >= size.gpus
+        kept = able.nonzero()[0]
         found = np.full(len(nodes), np.inf)
-        if fits.kept.size:
-            found[fits.kept] = self._cost(size, nodes[fits.kept], fits.traits)
+        if kept.size:
+            before = traits[kept]
+            change = self._step(size.slots)[free[kept]] if size.is_share else self._freed(size)
+            found[kept] = self._cost(size, nodes[kept], cpu_free[kept], before, before + change)
         return found
 
-    def _fits(self, size: Ask, nodes: Ints, sharer: int) -> _Fits:
-        enough_cpu = self.states.cpu_free_m[nodes] >= size.cpu_m  # (nodes,)
-        if size.is_share:
-            free = self._fullest(size, nodes, sharer)[1]  # (nodes,)
-            kept = (enough_cpu & (free <= WHOLE)).nonzero()[0]
-            return _Fits(kept, self._traits_at(nodes[kept]) + self._step(size.slots)[free[kept]])
-        traits = self._traits_at(nodes)  # (nodes, traits)
-        kept = (enough_cpu & (traits[:, self.potential.whole_column] >= size.gpus)).nonzero()[0]
-        return _Fits(kept, traits[kept] - size.gpus * self.potential.traits_of[WHOLE])
-
-    def _fullest(self, size: Ask, nodes: Ints, sharer: int) -> tuple[Ints, Ints]:
-        """(nodes,) the fullest GPU that holds the share, and its free slots: more than WHOLE where none does."""
+    def _slots_left(self, size: Ask, nodes: Ints, sharer: int) -> Ints:
+        """(nodes, gpus) free slots of the GPUs that may hold the share, of all others more than WHOLE."""
         free = self.states.slots_free[nodes]  # (nodes, gpus)
         fits = free >= size.slots
         if self.states.sharer is not None and sharer != ANYBODY:
             fits &= (free == WHOLE) | (self.states.sharer[nodes] == sharer)
-        least = np.where(fits, free, WHOLE + 1)
-        return least.argmin(axis=1), least.min(axis=1, initial=WHOLE + 1)
+        return np.where(fits, free, WHOLE + 1)
 
-    def _cost(self, size: Ask, nodes: Ints, traits: Floats) -> Floats:
-        """(nodes,) that hold the ask, with their traits after it."""
-        states, count, before = self.states, len(nodes), self._traits_at(nodes)
-        tier, cpu_free = states.tier[nodes], states.cpu_free_m[nodes]  # (nodes,)
+    def _cost(self, size: Ask, nodes: Ints, cpu_free: Ints, before: Floats, after: Floats) -> Floats:
+        """(nodes,) that hold the ask. `cpu_free`: before it; `before`, `after`: their traits."""
+        states, count = self.states, len(nodes)
+        tier, cpu_left = states.tier[nodes], cpu_free - size.cpu_m  # (nodes,)
         level = self.potential(  # (2 * nodes,) before and after in one go
             np.concatenate((tier, tier)),
-            np.concatenate((cpu_free, cpu_free - size.cpu_m)),
-            np.concatenate((before, traits)),
+            np.concatenate((cpu_free, cpu_left)),
+            np.concatenate((before, after)),
         )
         growth = level[count:] - level[:count]
         growth += self.potential.scarcity[tier] * size.total_slots
         step = self.policy.step_slots
         cost = np.floor(growth / step) if step else growth
-        cost = cost + self._imbalance(nodes, cpu_free - size.cpu_m, traits)
+        cost = cost + self._imbalance(nodes, cpu_left, after)
         cost += self._emptiness(nodes, before)
         if states.islands is not None and size.gpus > 1:
             cost += self._scattered(size, nodes)
@@ -404,6 +407,6 @@ class Packer:
 
     def _gpus(self, ask: Ask, node: int) -> tuple[int, ...]:
         if ask.is_share:
-            return (int(self._fullest(ask, np.array([node]), ANYBODY)[0][0]),)
+            return (int(self._slots_left(ask, np.array([node]), ANYBODY).argmin()),)
         idle = np.flatnonzero(self.states.slots_free[node] == WHOLE)
         return tuple(idle[: ask.gpus].tolist())

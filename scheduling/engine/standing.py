@@ -51,10 +51,11 @@ class Standing:
             if not member.endswith(OWN_WORK)
         )
 
-    def ratio(self, member: str, tier_id: str, units: int) -> int:
-        """(use + units) ÷ allowed, in millionths: the smaller, the more deprived."""
-        use, allowed = self.use(member, tier_id) + units, self.allowed(member, tier_id)
-        return use * PPM // allowed if allowed > 0 else NOTHING + use
+    def rank(self, member: str, tier_id: str, units: int) -> tuple[int, int]:
+        """((use + units) ÷ allowed in millionths, use): the smaller, the more deprived."""
+        use, allowed = self.use(member, tier_id), self.allowed(member, tier_id)
+        after = use + units
+        return after * PPM // allowed if allowed > 0 else NOTHING + after, use
 
     def use(self, member: str, tier_id: str) -> int:
         if member.endswith(OWN_WORK):
