@@ -19,6 +19,7 @@ from gpuyard.audit.models import Event
 from gpuyard.audit.selectors import chain_head
 from gpuyard.core import clock
 from gpuyard.core.hooks import KeyedHook
+from gpuyard.notify.events import EventType, event_types
 from gpuyard.notify.models import Bookmark
 from gpuyard.notify.services import Notice, notices_record
 
@@ -35,6 +36,13 @@ class Teller:
 
 
 tellers: KeyedHook[Teller] = KeyedHook("tellers")
+
+
+def events_register(app: str, events: Iterable[EventType], teller: Teller) -> None:
+    """What an app's `ready()` calls: its kinds of news, and who makes them of the log."""
+    for one in events:
+        event_types.register(one.key, one)
+    tellers.register(app, teller)
 
 
 def follow() -> int:
