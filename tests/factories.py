@@ -34,6 +34,9 @@ from gpuyard.fleet.models import (
     Tier,
     TierRule,
 )
+from gpuyard.notify.models import Attempt as Sending
+from gpuyard.notify.models import Endpoint, Message, Notification
+from gpuyard.notify.vault import sealed
 from scheduling.models import Allocation, Attempt, Kind, Replica, Workload, WorkloadSpec
 from scheduling.states import AllocationState, AttemptState, ReplicaState, WorkloadState
 from tenants.models import ApprovalPolicy, Membership, PoolDedication, Quota, Team
@@ -257,6 +260,42 @@ def rates(on: Team, *tiers: Tier, cost: str = "1.000000", price: str = "2.000000
     for one in tiers:
         cost_rate(one, cost)
         price_rate(on, one, price)
+
+
+# --- Telling people ----------------------------------------------------------------------------------------
+
+
+def endpoint(name: str, *, team: Team | None = None, owner: User | None = None) -> Endpoint:
+    """A webhook of a team, or of a person; nothing is there."""
+    return Endpoint.objects.create(
+        kind="webhook",
+        name=name,
+        user=None if team else owner or user(),
+        team_id=team.pk if team else None,
+        company_id=team.company_id if team else None,
+        host="127.0.0.1",
+        url_sealed=sealed("https://127.0.0.1:1/"),
+        secret_sealed=sealed("whsec_of-a-test"),
+    )
+
+
+def message(to: Endpoint, *, title: str = "News", state: str = "failed") -> Message:
+    """What was sent there, with one line of the log."""
+    now = clock.now()
+    made = Message.objects.create(
+        endpoint=to, title=title, item_count=1, state=state, due_at=now, ended_at=now, tries=7
+    )
+    Sending.objects.create(
+        message=made, at=now, is_sent=False, status=503, latency_ms=12, error="answered 503"
+    )
+    return made
+
+
+def notification(person: User, subject: str = "News", *, event: str = "workload.failed") -> Notification:
+    """What somebody was told."""
+    return Notification.objects.create(
+        user=person, event=event, subject=subject, dedupe_key=_name("news"), routed_at=clock.now()
+    )
 
 
 # --- Workloads and what they hold -------------------------------------------------------------------------

@@ -40,6 +40,7 @@ AUDITORS = "401 200 403 403 403 200 200"
 V = "api/v1/scheduling-policy/versions"
 ADMINS = "401 403 403 403 403 403 200"
 P = "api/v1/passes/<int:number>"
+H = "api/v1/webhooks/<uuid:endpoint_id>"
 W, C, T, N = (f"api/v1/{name}/<str:public_id>" for name in ("workloads", "cases", "teams", "nodes"))
 API = (
     Row("get", "api/v1/", EVERYBODY),
@@ -118,6 +119,21 @@ API = (
     Row("get", "api/v1/events/checkpoints.jsonl", "401 200 403 403 403 200 200"),
     Row("get", "api/v1/events/checkpoints.jsonl?company={subject}", "401 404 403 403 403 200 200", "company"),
     Row("get", "api/v1/events/public-key.pem", SIGNED_IN),
+    Row("get", "api/v1/notifications", SIGNED_IN),
+    Row("post", "api/v1/notifications/read", SIGNED_IN),
+    Row("get", "api/v1/notification-settings", SIGNED_IN),
+    Row("post", "api/v1/notification-settings", SIGNED_IN, send="pace"),
+    Row("get", "api/v1/webhooks", SIGNED_IN),
+    Row("post", "api/v1/webhooks", "401 201 201 201 201 201 201", send="hook"),
+    Row("post", "api/v1/webhooks?of=team", "401 404 403 201 403 403 201", send="team_hook"),
+    # members and finance do not know of their team's webhooks; auditors read them
+    Row("get", H, "401 404 404 200 404 200 200", "hook"),
+    Row("delete", H, "401 404 404 204 404 403 204", "hook"),
+    Row("post", f"{H}/events", "401 404 404 200 404 403 200", "hook", "no_events"),
+    Row("post", f"{H}/rotate", "401 404 404 200 404 403 200", "hook"),
+    Row("post", f"{H}/test", "401 404 404 201 404 403 201", "hook"),
+    Row("get", "api/v1/deliveries", SIGNED_IN),
+    Row("post", "api/v1/deliveries/<uuid:message_id>/again", "401 404 404 200 404 403 200", "failed"),
     Row("get", "api/v1/^", "404 404 404 404 404 404 404"),
 )
 # Agents have secrets of their own: nothing that a person has helps here.
@@ -165,6 +181,17 @@ WEB = (
     Row("post", "policy/bands/<uuid:grant_id>/revoke", "302 403 403 403 403 403 302", "grant", "reason"),
     Row("get", "fleet/free", PAGE),
     Row("get", "fleet/free.csv", PAGE),
+    Row("get", "notifications", PAGE),
+    Row("post", "notifications/read", "302 302 302 302 302 302 302"),
+    Row("get", "notifications/settings", PAGE),
+    Row("get", "webhooks", PAGE),
+    Row("post", "webhooks", "302 200 200 200 200 200 200", send="hook"),
+    Row("post", "webhooks?of=team", "302 404 403 302 403 403 302", send="team_hook"),
+    Row("post", "webhooks/<uuid:endpoint_id>/rotate", "302 404 404 200 404 403 200", "hook"),
+    Row("post", "webhooks/<uuid:endpoint_id>/test", "302 404 404 302 404 403 302", "hook"),
+    Row("post", "webhooks/<uuid:endpoint_id>/remove", "302 404 404 302 404 403 302", "hook"),
+    Row("get", "deliveries", PAGE),
+    Row("post", "deliveries/<uuid:message_id>/again", "302 404 404 302 404 403 302", "failed"),
     Row("get", "costs", PAGE),
     Row("get", "costs.csv", PAGE),
     Row("get", "audit", AUDIT_PAGE),
@@ -205,6 +232,15 @@ def _bodies(world: World) -> dict[str, Any]:
         "labels": {"labels": ["zone=a"]},
         "no_domain": {"domain": None},
         "domain": {"level": "rack", "name": "new"},
+        "pace": {"pace": "daily", "hour": 7, "events": {"workload.failed": {"email": False}}},
+        "hook": {"kind": "webhook", "name": "ci", "url": "https://93.184.216.34/"},
+        "team_hook": {
+            "kind": "slack",
+            "name": "channel",
+            "url": "https://93.184.216.34/",
+            "team": world.ours.team.public_id,
+        },
+        "no_events": {"events": []},
         "pool": {"pool": world.pool.public_id},
         "sync": {"boot": 1, "seq": 1},
         "join": {

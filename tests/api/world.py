@@ -40,6 +40,9 @@ class Side:
             team=self.team, band=1, cap=7000, reason=f"{name} must not wait", granted_by=factories.admin()
         )
         self.waiting = factories.workload(self.team, tier, owner=self.owner, name=f"{name}-waiting")
+        self.hook = factories.endpoint(f"{name}-hook", team=self.team)
+        self.failed = factories.message(self.hook, title=f"{name}-news")
+        factories.notification(self.owner, f"{name}-told")
 
     def _asked(self, name: str, tier: Tier) -> Workload:
         document = factories.spec_document(tier)
@@ -57,7 +60,9 @@ class Side:
         rows += [self.pending, self.running, self.waiting]
         names = [self.company.name, self.team.name, self.owner.username, self.manager.username]
         names += [self.pending.name, self.running.name, self.waiting.name, self.grant.reason]
-        return [one.public_id for one in rows] + names + [str(self.token.pk), str(self.grant.pk)]
+        names += [self.hook.name, self.failed.title, f"{self.owner.username.split('-')[0]}-told"]
+        keys = [self.token.pk, self.grant.pk, self.hook.pk, self.failed.pk]
+        return [one.public_id for one in rows] + names + [str(key) for key in keys]
 
 
 class World:
@@ -112,6 +117,8 @@ class World:
             "version": "0",
             "grant": str(self.ours.grant.pk),
             "domain": str(self.domain.pk),
+            "hook": str(self.ours.hook.pk),
+            "failed": str(self.ours.failed.pk),
             "token": str(self.ours.token.pk),
             "pass": "1",
         }

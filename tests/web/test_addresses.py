@@ -21,9 +21,26 @@ LISTS = [
     "fleet",
     "fleet_csv",
     "search",
+    "notifications",
+    "deliveries",
+    "webhooks",
 ]
 NONSENSE = ["\x00", "a\x00b", "%", "9" * 30, "-1", "t-zzzzzzzz", "../..", "<script>"]
-PARAMETERS = ["team", "q", "state", "kind", "owner", "sort", "page", "tier", "case", "rank", "part", "tab"]
+PARAMETERS = [
+    "team",
+    "q",
+    "state",
+    "kind",
+    "owner",
+    "sort",
+    "page",
+    "tier",
+    "case",
+    "rank",
+    "part",
+    "tab",
+    "event",
+]
 DAYS = ["0001-01-01", "9999-12-31", "2000-01-01", "2999-01-01", "0000-00-00", "2026-W01-1", "x"]
 
 

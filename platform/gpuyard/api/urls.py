@@ -5,6 +5,18 @@ from drf_spectacular.views import SpectacularJSONAPIView
 
 from billing.api import CostsCsvView, CostsView
 from gpuyard.api.cases import CaseDecisionView, CasesView, CaseView, CaseWithdrawView
+from gpuyard.api.notifications import (
+    DeliveriesView,
+    DeliveryAgainView,
+    NotificationSettingsView,
+    NotificationsReadView,
+    NotificationsView,
+    WebhookEventsView,
+    WebhookRotateView,
+    WebhooksView,
+    WebhookTestView,
+    WebhookView,
+)
 from gpuyard.api.views import NothingView, RootView
 from gpuyard.api.workloads import WorkloadsView, WorkloadView
 from gpuyard.fleet.api import (
@@ -105,6 +117,16 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("events/checkpoints.jsonl", CheckpointsView.as_view(), name="api-events-checkpoints"),
     path("events/public-key.pem", PublicKeyView.as_view(), name="api-events-public-key"),
     path("events/chain", EventsChainView.as_view(), name="api-events-chain"),
+    path("notifications", NotificationsView.as_view(), name="api-notifications"),
+    path("notifications/read", NotificationsReadView.as_view(), name="api-notifications-read"),
+    path("notification-settings", NotificationSettingsView.as_view(), name="api-notification-settings"),
+    path("webhooks", WebhooksView.as_view(), name="api-webhooks"),
+    path("webhooks/<uuid:endpoint_id>", WebhookView.as_view(), name="api-webhook"),
+    path("webhooks/<uuid:endpoint_id>/events", WebhookEventsView.as_view(), name="api-webhook-events"),
+    path("webhooks/<uuid:endpoint_id>/rotate", WebhookRotateView.as_view(), name="api-webhook-rotate"),
+    path("webhooks/<uuid:endpoint_id>/test", WebhookTestView.as_view(), name="api-webhook-test"),
+    path("deliveries", DeliveriesView.as_view(), name="api-deliveries"),
+    path("deliveries/<uuid:message_id>/again", DeliveryAgainView.as_view(), name="api-delivery-again"),
     # the last one: everything that no route above takes (`.` would leave out line breaks)
     re_path(r"^", NothingView.as_view(), name="api-nothing"),
 ]

@@ -117,7 +117,7 @@ def endpoint_events_set(*, actor: User, endpoint: Endpoint, events: Sequence[str
 
 
 @transaction.atomic
-def endpoint_rotate(*, actor: User, endpoint: Endpoint) -> str:
+def endpoint_rotate(*, actor: User, endpoint: Endpoint, reason: str = "") -> str:
     """A new secret, shown this once. For a day both sign, so that nothing is lost while the receiver changes over."""
     if endpoint.kind != EndpointKind.WEBHOOK:
         raise Conflict(
@@ -133,7 +133,7 @@ def endpoint_rotate(*, actor: User, endpoint: Endpoint) -> str:
         old_secret_sealed=current.secret_sealed,
         old_secret_until=until,
     )
-    _record(actor, endpoint, "notify.endpoint_rotate", new={"old_valid_until": until})
+    _record(actor, endpoint, "notify.endpoint_rotate", new={"old_valid_until": until}, reason=reason)
     return secret
 
 
@@ -159,7 +159,7 @@ def _change(endpoint: Endpoint, **changes: object) -> None:
 
 
 @transaction.atomic
-def endpoint_test(*, actor: User, endpoint: Endpoint) -> Message:
+def endpoint_test(*, actor: User, endpoint: Endpoint, reason: str = "") -> Message:
     """Sends a test the same way as all else; its outcome is in the log. Not while one is on its way already."""
     if endpoint.removed_at is not None:
         raise NotFound("endpoint_unknown", _("It has been removed already."))
@@ -179,13 +179,13 @@ def endpoint_test(*, actor: User, endpoint: Endpoint) -> Message:
     except IntegrityError:
         raise _busy() from None
     Delivery.objects.create(notification=news, endpoint=endpoint, due_at=now, is_urgent=True, message=message)
-    _record(actor, endpoint, "notify.endpoint_test")
+    _record(actor, endpoint, "notify.endpoint_test", reason=reason)
     deliver_after_commit()
     return message
 
 
 @transaction.atomic
-def message_again(*, actor: User, message: Message) -> Message:
+def message_again(*, actor: User, message: Message, reason: str = "") -> Message:
     """Sends a failed message once more, with all its tries."""
     if message.state != MessageState.FAILED:
         raise Conflict(
@@ -214,6 +214,7 @@ def message_again(*, actor: User, message: Message) -> Message:
         actor=actor,
         action="notify.send_again",
         subject=message,
+        reason=reason,
     )
     deliver_after_commit()
     message.refresh_from_db()
@@ -228,7 +229,21 @@ def _busy() -> StaleState:
     )
 
 
-def _record(actor: User, endpoint: Endpoint, action: str, *, old: object = None, new: object = None) -> None:
+def _record(
+    actor: User,
+    endpoint: Endpoint,
+    action: str,
+    *,
+    old: object = None,
+    new: object = None,
+    reason: str = "",
+) -> None:
     event_record(
-        company_id=endpoint.company_id, actor=actor, action=action, subject=endpoint, old=old, new=new
+        company_id=endpoint.company_id,
+        actor=actor,
+        action=action,
+        subject=endpoint,
+        old=old,
+        new=new,
+        reason=reason,
     )

@@ -60,6 +60,10 @@ class Notification(models.Model):
     def __str__(self) -> str:
         return self.subject
 
+    @property
+    def facts_named(self) -> list[dict[str, str]]:
+        return [{"label": label, "value": value} for label, value in self.facts]
+
 
 class Choice(models.Model):
     """What a person chose for one event and one channel. No row: as the event is registered."""

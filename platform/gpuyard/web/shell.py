@@ -13,6 +13,7 @@ from django.utils.functional import SimpleLazyObject
 from django.utils.translation import gettext as _
 
 from gpuyard.core.models import User
+from gpuyard.notify.selectors import unread_count
 from gpuyard.web.actor import actor_of
 from tenants.inbox import cases_to_decide
 from tenants.models import Role, Team
@@ -48,6 +49,7 @@ class Shell:
     teams: Sequence[TeamChoice]
     nav: Sequence[NavItem]
     approvals_waiting: int
+    unread: int  # of the bell
     may_request: bool
     may_approve: bool
 
@@ -116,6 +118,7 @@ def _shell(request: HttpRequest) -> Shell:
         ),
         nav=_nav(roles),
         approvals_waiting=cases_to_decide(actor).count() if may_decide else 0,
+        unread=unread_count(actor),
         may_request=not roles.isdisjoint(REQUESTS),
         may_approve=may_decide,
     )
