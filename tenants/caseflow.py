@@ -21,6 +21,7 @@ from gpuyard.core.states import state_move
 from tenants import casework
 from tenants.casework import Refused, Work
 from tenants.models import ApprovalPolicy, Case, CaseMessage, CaseState, CaseStep, StepState
+from tenants.news import asked_settle
 from tenants.policies import ApprovalDocument, Stage, Then, rule_named
 
 
@@ -166,6 +167,7 @@ def case_move(case: Case, state: str, act: str, by: By, now: datetime, reason: s
     changes: dict[str, Any] = {"decided_at": now} if is_over else {}
     state_move(Case, case.pk, old=old, new=state, edges=casework.CASE_EDGES, **changes)
     case.state, case.decided_at = state, now if is_over else None
+    asked_settle(case)
     event_record(
         company_id=case.company_id,
         actor=by.actor,

@@ -9,6 +9,7 @@ from gpuyard.core.models import User
 from tenants.approvers import people_asked, steps_next
 from tenants.caseflow import By
 from tenants.models import Case
+from tenants.news import asked_tell, requester_tell
 
 
 def tell_asked(case: Case, act: str, *, text: str = "") -> list[User]:
@@ -16,12 +17,14 @@ def tell_asked(case: Case, act: str, *, text: str = "") -> list[User]:
     steps = steps_next().filter(case=case).select_related("case", "team", "up_team")
     people = people_asked(list(steps))
     _tell(case, act, people, text)
+    asked_tell(case, act, people, text)
     return people
 
 
 def tell_requester(case: Case, act: str, by: By, *, text: str = "") -> None:
     """Who asked: `approve`, `reject`, `send_back`, `withdraw` (by somebody else), `expire`, `notice`."""
     _tell(case, act, [case.requester], text)
+    requester_tell(case, act, str(by.person or ""), text)
 
 
 _BY_TIME = ("remind", "escalate", "notice")
