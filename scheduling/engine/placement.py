@@ -28,6 +28,7 @@ _Undo = tuple[
 
 
 _FEW = 24  # changed nodes that are looked at one by one; more are worked out with all others
+_MANY = 256  # changes; with more it is as well to count anew
 _KEPT = 512  # shapes (by tier) whose fit is kept
 
 
@@ -280,7 +281,16 @@ class Fleet:
         needed = 0 if shape.is_share else shape.gpus
         if tier.most_usable < needed or tier.usable_in_all < needed * shape.replicas:
             return False
-        return self._holds(tier, shape)
+        return self._holds_anyway(tier, shape) or self._holds(tier, shape)
+
+    def _holds_anyway(self, tier: TierNodes, shape: Shape) -> bool:
+        """Whether the nodes that have not changed since it was last asked are enough by themselves."""
+        known = self._fits.get((tier.tier_id, shape))
+        if known is None or shape.required_level is not None or len(self._changed) - known.changes > _MANY:
+            return False
+        nodes = set(self._changed[known.changes :])
+        changed = [tier.row_of[node] for node in nodes if node in tier.row_of]
+        return known.total - int(known.each[changed].sum()) >= shape.replicas
 
     def _holds(self, tier: TierNodes, shape: Shape) -> bool:
         fit = self._fit(tier, shape)
