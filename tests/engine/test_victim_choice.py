@@ -3,10 +3,14 @@
 import random
 from itertools import combinations
 
+from scheduling.engine.choices import Choices
 from scheduling.engine.decisions import Policy
-from scheduling.engine.placement import Fleet
+from scheduling.engine.ground import Ground
+from scheduling.engine.placement import Fleet, Shape
 from scheduling.engine.placings import units_of
+from scheduling.engine.preemption import Search
 from scheduling.engine.snapshot import Snapshot
+from scheduling.engine.victims import RETURN, Victims
 from tests.engine.build import (
     NOW_US,
     Work,
@@ -112,3 +116,25 @@ def test_equal_worlds_give_equal_victims() -> None:
             assert units_of(claim.replicas) == world.requests[0].replicas_min * 7000 * len(
                 claim.replicas[0].gpu_ids
             )
+
+
+def test_what_is_kept_answers_like_what_is_made_anew() -> None:
+    """One victim after another leaves; searches of several shapes share what is known of the nodes."""
+    for seed in range(60):
+        world, _ = a_small_yard(seed)
+        fleet = Fleet(world, POLICY)
+        tier = fleet.tiers["h100"]
+        victims = Victims(world, POLICY, NOW_US).circles(RETURN)[0]
+        everywhere = tier.usable >= 0
+        shapes = [Shape.of(a_request(gpus=gpus, replicas=count)) for gpus in (1, 2, 4) for count in (1, 2)]
+        ground = Ground(fleet, tier, victims)
+        kept: dict[str, Choices] = {}
+        searches = [Search(ground, kept, shape) for shape in shapes]
+        while victims:
+            fresh = Ground(fleet, tier, victims)
+            for search, shape in zip(searches, shapes, strict=True):
+                found = search.cheapest(shape.replicas, everywhere)
+                assert found == Search(fresh, {}, shape).cheapest(shape.replicas, everywhere)
+            gone = victims.pop(seed % len(victims))
+            fleet.release(gone.live)
+            ground.forget((), [gone])
