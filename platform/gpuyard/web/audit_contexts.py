@@ -32,6 +32,7 @@ class AuditRow:
     source: str
     reason: str
     changes: Sequence[Change]
+    folded: Sequence[Change]  # the rest of them, behind a click
     more_changes: int
     sequence: int | None
     hash: str

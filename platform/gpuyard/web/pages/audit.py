@@ -35,7 +35,7 @@ from tenants.models import Team
 from tenants.selectors import teams_visible
 
 PAGE_ROWS = 50
-MOST_CHANGES, LONGEST_VALUE = 40, 400
+SHOWN_CHANGES, MOST_CHANGES, LONGEST_VALUE = 5, 40, 400
 TEXTS = ("q", "who", "action", "subject", "source", "since", "until")
 _LONGEST_FILTER = 200
 
@@ -193,7 +193,8 @@ def _row(event: Event, urls: Mapping[tuple[str, UUID | None], str], teams: Mappi
         team=teams.get(event.team_id, "") if event.team_id else "",
         source=str(Source(event.source).label if event.source in Source.values else event.source),
         reason=event.reason,
-        changes=told[:MOST_CHANGES],
+        changes=told[:SHOWN_CHANGES],
+        folded=told[SHOWN_CHANGES:MOST_CHANGES],
         more_changes=max(0, len(told) - MOST_CHANGES),
         sequence=event.sequence,
         hash=event.hash or "",
@@ -201,10 +202,10 @@ def _row(event: Event, urls: Mapping[tuple[str, UUID | None], str], teams: Mappi
 
 
 def _changes(old: Any, new: Any) -> Iterator[Change]:
-    """Field by field, by dotted name; what stayed as it was is left out."""
+    """Field by field, by dotted name; what stayed as it was, or is as empty as before, is left out."""
     before, after = dict(_flat(old)), dict(_flat(new))
     for name in dict.fromkeys([*before, *after]):
-        if before.get(name) != after.get(name):
+        if before.get(name, wording.NOTHING) != after.get(name, wording.NOTHING):
             yield Change(name=name, old=before.get(name), new=after.get(name))
 
 
