@@ -289,6 +289,7 @@ class GpuCell:
     holder: Holder | None
     is_others: bool
     is_running: bool
+    slots_held: int  # of 1000; less where only parts of the card are held
 
 
 @dataclass(frozen=True)
@@ -331,18 +332,21 @@ class _Holding:
     state: str
     is_running: bool
     holder: Holder | None
+    slots: int
 
 
 def _holdings(actor: User, gpus: QuerySet[Gpu]) -> dict[UUID, _Holding]:
     mine = set(teams_visible(actor).order_by().values_list("pk", flat=True))
     found: dict[UUID, _Holding] = {}
+    slots = Counter[UUID]()
     # A GPU may be held by one (stopping) and claimed by the next: the holder is what people ask for.
     for row in live_allocations().filter(gpu__in=gpus).order_by("-state"):
         if row.gpu_id in found and row.state == "claimed":
             continue
+        slots[row.gpu_id] += sum(piece.upper - piece.lower for piece in row.slots)
         holder = holder_of(row, units=row.units) if row.team_id in mine else None
-        found[row.gpu_id] = _Holding(row.state, row.running_at is not None, holder)
-    return found
+        found[row.gpu_id] = _Holding(row.state, row.running_at is not None, holder, 0)
+    return {key: replace(one, slots=slots[key]) for key, one in found.items()}
 
 
 def _cell(gpu: Gpu, condition: GpuCondition | None, holding: _Holding | None) -> GpuCell:
@@ -356,6 +360,7 @@ def _cell(gpu: Gpu, condition: GpuCondition | None, holding: _Holding | None) ->
         holder=holding.holder if holding else None,
         is_others=holding is not None and holding.holder is None,
         is_running=holding is not None and holding.is_running,
+        slots_held=holding.slots if holding else 0,
     )
 
 

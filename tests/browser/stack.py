@@ -65,6 +65,14 @@ class Stack:
         finally:
             api.close()
 
+    def node(self, name: str) -> str:
+        """Its id."""
+        api = self.api("admin")
+        try:
+            return next(str(one["id"]) for one in api.pages("nodes") if one["name"] == name)
+        finally:
+            api.close()
+
     def wait_for(self, username: str, workload_id: str, *states: str) -> None:
         deadline = time.monotonic() + 60
         while (state := self.workload(username, workload_id)["state"]) not in states:

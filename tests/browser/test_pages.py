@@ -1,13 +1,13 @@
 """Each page in light, dark and on a phone: accessible, within its width, no complaint of the browser."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, ViewportSize, expect
 
-from tests.browser.stack import Stack, failing, session, training
+from tests.browser.stack import Stack, failing, gpus, session, training
 
 pytestmark = pytest.mark.browser
 Person = Callable[..., Page]
@@ -26,6 +26,8 @@ class World:
     waiting: str
     pending: str
     failed: str
+    reserved: str
+    node: str
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +37,19 @@ def world(stack: Stack) -> Iterator[World]:
         waiting=stack.submit(training("sixteen-on-one-node", count=16)),
         pending=stack.submit(training("pretrain-detector", hours=8, count=2)),
         failed=stack.submit(failing("broken-labels")),
+        reserved=_reserved(stack),
+        node=stack.node("node-l4-24g"),
     )
     stack.wait_for("vision-member", made.running, "running")
     stack.wait_for("vision-member", made.failed, "failed")
     yield made
-    for workload_id in (made.running, made.waiting, made.pending):
+    for workload_id in (made.reserved, made.running, made.waiting, made.pending):
         stack.stop("vision-member", workload_id)
+
+
+def _reserved(stack: Stack) -> str:
+    """All four GPUs of a node of which one is busy for at most an hour: it gets a reserved start."""
+    return stack.submit(replace(training("all-four"), request=gpus(4, "l4-24g")))
 
 
 @pytest.mark.parametrize(
@@ -55,6 +64,7 @@ def world(stack: Stack) -> Iterator[World]:
         ("workloads-empty", "vision-member", "/workloads?q=nothing-like-it", "Workloads"),
         ("workload-running", "vision-member", "/workloads/{running}", "label-review"),
         ("workload-waiting", "vision-member", "/workloads/{waiting}", "sixteen-on-one-node"),
+        ("workload-reserved", "vision-member", "/workloads/{reserved}", "How it clears"),
         ("workload-pending", "vision-member", "/workloads/{pending}", "pretrain-detector"),
         ("workload-failed", "vision-member", "/workloads/{failed}", "broken-labels"),
         ("workload-log", "vision-member", "/workloads/{failed}?tab=log", "broken-labels"),
@@ -66,6 +76,8 @@ def world(stack: Stack) -> Iterator[World]:
         ("approvals-none", "recsys-manager", "/approvals", "Approvals"),
         ("queue", "vision-member", "/queue", "Queue"),
         ("fleet", "vision-member", "/fleet", "Fleet"),
+        ("node", "vision-member", "/fleet/nodes/{node}", "node-l4-24g"),
+        ("node-admin", "admin", "/fleet/nodes/{node}", "node-l4-24g"),
         ("free-space", "vision-member", "/fleet/free", "Free space"),
         ("queue-admin", "admin", "/queue", "Queue"),
         ("passes", "admin", "/passes", "Passes"),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from django.urls import reverse
 
 from gpuyard.core.models import User
 from gpuyard.fleet.models import Node
 from scheduling.models import Workload
 from scheduling.passes import pass_once
 from tests import factories as make
-from tests.web.test_scheduler_pages import see
+from tests.web.test_scheduler_pages import browse, see
 
 pytestmark = pytest.mark.django_db
 
@@ -36,6 +39,8 @@ def test_what_is_held_of_a_card_is_told(fields: dict[str, int], part: str, memor
     on_node = see(member, "node", node.public_id)
     assert f"{part} of gpu 0" in on_node
     assert memory in on_node
+    assert f"{part} of it held, small (vision)" in on_node
+    assert f"{part} of it held, small (vision)" in see(member, "fleet")
 
 
 def test_what_waits_for_memory_is_told_as_asked_and_counted_on_its_first_tier() -> None:
@@ -58,3 +63,17 @@ def test_a_node_tells_strangers_only_that_it_is_taken() -> None:
 
 def test_a_node_without_work_says_so() -> None:
     assert "Nothing runs here" in see(make.user(), "node", make.node(make.tier(), 2).public_id)
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_a_node_takes_as_many_queries_for_six_as_for_one(
+    count: int, django_assert_max_num_queries: Any
+) -> None:
+    tier = make.tier()
+    node = make.node(tier, count)
+    for gpu in node.gpus.all():
+        make.placed(make.workload(None, tier), [gpu], running=True)
+    client = browse(make.admin())
+    client.get(reverse("web:node", args=[node.public_id]))
+    with django_assert_max_num_queries(24):
+        client.get(reverse("web:node", args=[node.public_id]))

@@ -181,7 +181,8 @@ def _tier(admin: User, company: Team, teams: dict[str, Team], wanted: DemoTier) 
     cost_rate_set(actor=admin, tier=tier, rate=Decimal(wanted.cost), reason="demo")
     price_rate_set(actor=admin, team=company, tier=tier, rate=Decimal(wanted.price), reason="demo")
     units = wanted.gpus * UNITS_PER_GPU
-    quota_set(actor=admin, team=company, tier=tier, guaranteed=units, limit=units)
+    # No limit for the company: the machines are one, and what waits for them alone gets a reserved start.
+    quota_set(actor=admin, team=company, tier=tier, guaranteed=units, limit=None)
     for name, team in teams.items():
         guaranteed = wanted.guaranteed.get(name, 0) * UNITS_PER_GPU
         quota_set(actor=admin, team=team, tier=tier, guaranteed=guaranteed, limit=units)

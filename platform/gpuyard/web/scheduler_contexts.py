@@ -144,6 +144,7 @@ class PassPage:
 class ClearingTick:
     x: str  # percent
     text: str
+    is_minor: bool  # left out on a phone
 
 
 @dataclass(frozen=True, kw_only=True)

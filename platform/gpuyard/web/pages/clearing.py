@@ -59,10 +59,15 @@ class _Axis:
         midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
         first = int((local - midnight).total_seconds() // step_s) + 1
         moments = [midnight + timedelta(seconds=step_s * (first + place)) for place in range(MOST_TICKS + 1)]
+        places = [(self.place(moment, 0), moment) for moment in moments]
+        shown = [(place, moment) for place, moment in places if 16 < place < 92]
         return [
-            ClearingTick(x=f"{self.place(moment, 0):.2f}", text=wording.clock(moment, self.as_of))
-            for moment in moments
-            if 16 < self.place(moment, 0) < 92
+            ClearingTick(
+                x=f"{place:.2f}",
+                text=wording.clock(moment, self.as_of),
+                is_minor=place < 45 or (len(shown) - number) % 2 == 0,
+            )
+            for number, (place, moment) in enumerate(shown)
         ]
 
 

@@ -11,11 +11,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from gpuyard.core.models import User
+from gpuyard.core.money import SLOTS_PER_GPU
 from gpuyard.fleet.models import Node, NodeState, Tier
 from gpuyard.fleet.selectors import gpus_left_out
 from gpuyard.web import wording
 from gpuyard.web.contexts import Cell, Choice, FleetPage, NodeRow, PoolRows, StateCount
 from gpuyard.web.pages.supply import free_tiers
+from scheduling.asked import number
 from scheduling.promises import promises_short
 from scheduling.selectors import fleet_list
 from scheduling.supply import FleetNode, GpuCell
@@ -173,6 +175,8 @@ def node_row(node: FleetNode, tier: str, as_of: datetime) -> tuple[str, NodeRow]
 def _cell(node: Node, cell: GpuCell) -> Cell:
     state = cell_state(node, cell)
     words = [f"{node.name} gpu {cell.gpu.index}: {wording.state_word(state).label}"]
+    if 0 < cell.slots_held < SLOTS_PER_GPU:
+        words.append(_("%s of it held") % number(cell.slots_held, SLOTS_PER_GPU))
     if cell.holder:
         words.append(f"{cell.holder.workload_name} ({cell.holder.team_name})")
     elif cell.is_others:
