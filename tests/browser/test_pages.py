@@ -7,7 +7,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, ViewportSize, expect
 
-from tests.browser.stack import Stack, failing, gpus, session, training
+from tests.browser.stack import Stack, failing, session, training
 
 pytestmark = pytest.mark.browser
 Person = Callable[..., Page]
@@ -32,12 +32,13 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(stack: Stack) -> Iterator[World]:
+    neighbour = _neighbour(stack)
     made = World(
         running=stack.submit(session("label-review")),
         waiting=stack.submit(training("sixteen-on-one-node", count=16)),
         pending=stack.submit(training("pretrain-detector", hours=8, count=2)),
         failed=stack.submit(failing("broken-labels")),
-        reserved=_reserved(stack),
+        reserved=stack.submit(training("five-of-eight", count=5)),
         node=stack.node("node-l4-24g"),
     )
     stack.wait_for("vision-member", made.running, "running")
@@ -45,11 +46,15 @@ def world(stack: Stack) -> Iterator[World]:
     yield made
     for workload_id in (made.reserved, made.running, made.waiting, made.pending):
         stack.stop("vision-member", workload_id)
+    stack.stop("nlp-member", neighbour)
 
 
-def _reserved(stack: Stack) -> str:
-    """All four GPUs of a node of which one is busy for at most an hour: it gets a reserved start."""
-    return stack.submit(replace(training("all-four"), request=gpus(4, "l4-24g")))
+def _neighbour(stack: Stack) -> str:
+    """Half of a node for an hour, inside the guarantee of another team."""
+    asked = training("neighbour", "--seconds", "900", count=4)
+    made = stack.submit(replace(asked, by="nlp-member", team="nlp"))
+    stack.wait_for("nlp-member", made, "running")
+    return made
 
 
 @pytest.mark.parametrize(
