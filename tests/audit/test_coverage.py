@@ -443,6 +443,7 @@ NO_ACTS = {
     "tenants.rules.approval_policy_preview": "changes nothing",
     "scheduling.amending.request_amend": "a part of case_amend",
     "scheduling.amending.request_less": "a part of case_decide",
+    "tenants.endpoints.team_endpoint_create": "proves the right; the event is endpoint_create's",
     "gpuyard.notify.services.notifications_read": "a mark that only its reader sees",
     "gpuyard.notify.selectors.messages_of": "reads",
 }
