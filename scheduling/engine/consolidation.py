@@ -86,7 +86,8 @@ class _Consolidation(Phase):
     def __init__(
         self, current: Pass, victims: Victims, movable: dict[Victim, Ask], scattered: _Scattered
     ) -> None:
-        super().__init__(current, victims, [list(movable)], CONSOLIDATE, 0)
+        super().__init__(current, victims, CONSOLIDATE, 0)
+        self.pools = [list(movable)]
         self._movable, self._scattered = movable, scattered
         self._tried = 0
         self._refused: set[tuple[str, int, int]] = set()

@@ -49,7 +49,9 @@ class Ground:
         self.memory_mib: Ints = fleet.memory_free[tier.nodes]  # (tier nodes,)
         for row, there in self.on.items():
             self._sum_up(row)
-            each = (victim.weight // max(1, int((gives.cards > 0).sum())) for victim, gives in there.items())
+            each = (
+                victim.weight // max(1, int(np.count_nonzero(gives.cards))) for victim, gives in there.items()
+            )
             self.least_each[row] = min(each)
 
     def rows(self, victim: Victim) -> Sequence[int]:
@@ -86,7 +88,7 @@ class Ground:
 
     def _sum_up(self, row: int) -> None:
         tier, node = self.tier, int(self.tier.nodes[row])
-        slots, cpu_m, memory_mib = tier.slots[row], int(self.fleet.cpu_free[node]), 0
+        slots, cpu_m = tier.slots[row], int(self.fleet.cpu_free[node])
         memory_mib = int(self.fleet.memory_free[node])
         for gives in self.on.get(row, {}).values():
             slots = slots + gives.cards

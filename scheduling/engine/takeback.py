@@ -7,6 +7,7 @@ the end the machines are again as they are now, and whatever has to wait for oth
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -71,10 +72,10 @@ class TakeBack:
 
     def take(self, asks: Sequence[Ask], rule: str, band: int = 0) -> list[Ask]:
         """Serve those who are owed it; the rest comes back."""
-        pools = self.victims.circles(rule, band) if asks else [[]]
-        if not asks or not (pools[-1] or (rule != SLACK and self._leaving())):
+        phase = Phase(self._pass, self.victims, rule, band)
+        if not phase.is_anybody_owed(asks) or not (phase.pools[-1] or (rule != SLACK and self._leaving())):
             return list(asks)
-        return self.run(Phase(self._pass, self.victims, pools, rule, band), asks)
+        return self.run(phase, asks)
 
     def run(self, phase: "Phase", asks: Sequence[Ask]) -> list[Ask]:
         """Serve and write it down; the rest comes back."""
@@ -123,10 +124,8 @@ class TakeBack:
 class Phase:
     """One rule's turn: whoever is owed something by it, in the order of the line."""
 
-    def __init__(
-        self, current: Pass, victims: Victims, pools: Sequence[Sequence[Victim]], rule: str, band: int
-    ) -> None:
-        self._pass, self._victims, self._pools = current, victims, pools
+    def __init__(self, current: Pass, victims: Victims, rule: str, band: int) -> None:
+        self._pass, self._victims = current, victims
         self._rule, self._band = rule, band
         self.decided: list[Decided] = []
         self.moved: list[Ask] = []  # whose reservations were in the way: to be reserved anew
@@ -138,6 +137,15 @@ class Phase:
         # (nodes,) how many of those take something there
         self._kept_for = np.zeros(len(current.fleet.nodes), dtype=np.int64)
         self._domains: dict[tuple[str, int | None], list[Bools]] = {}
+
+    @cached_property
+    def pools(self) -> Sequence[Sequence[Victim]]:
+        return self._victims.circles(self._rule, self._band)
+
+    def is_anybody_owed(self, asks: Iterable[Ask]) -> bool:
+        """Before any victim is looked for; equals share the answer."""
+        kinds = {self._bar(ask, tier_id): (ask, tier_id) for ask in asks for tier_id in ask.tiers}
+        return any(self._owed(ask, tier_id) is not None for ask, tier_id in kinds.values())
 
     def serve(self, asks: Sequence[Ask], leaving: Sequence[Live]) -> list[Ask]:
         current = self._pass
@@ -270,10 +278,10 @@ class Phase:
             self._barred.add(self._bar(ask, tier_id))
             return False
         allowed = self._unreserved(ask, tier_id)
-        for level in range(len(self._pools)):
+        for level in range(len(self.pools)):
             search = self._search(level, owed.tier, ask.shape)
             if int(search.most().sum()) < ask.shape.replicas:
-                if level + 1 == len(self._pools):
+                if level + 1 == len(self.pools):
                     self._hopeless.add((tier_id, ask.shape_no))
                 continue
             given = self._cover(owed, level)
@@ -292,7 +300,7 @@ class Phase:
     def _ground(self, level: int, tier: TierNodes) -> tuple[Ground, dict[str, Choices]]:
         key = (level, tier.tier_id)
         if key not in self._grounds:
-            pool = [victim for victim in self._pools[level] if not self._victims.is_gone(victim)]
+            pool = [victim for victim in self.pools[level] if not self._victims.is_gone(victim)]
             self._grounds[key] = (Ground(self._pass.fleet, tier, pool), {})
         return self._grounds[key]
 
@@ -313,7 +321,7 @@ class Phase:
             need = hit.used + hit.asked - hit.limit - sum(self._counted(v, hit) for v in given)
             able = [
                 v
-                for v in self._pools[level]
+                for v in self.pools[level]
                 if v not in given and not self._victims.is_gone(v) and self._counted(v, hit)
             ]
             able.sort(key=lambda v: (v.weight / self._counted(v, hit), v.workload_id, v.replica or 0))
@@ -356,7 +364,7 @@ class Phase:
         if placed is None:
             fleet.rollback(before)
             return False
-        self._decide(owed, placed, victims, len(self._pools[level]), next_best)
+        self._decide(owed, placed, victims, len(self.pools[level]), next_best)
         return True
 
     def _next_best(

@@ -5,7 +5,7 @@ A replica above the least of an elastic workload loses nothing: the others go on
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from scheduling.engine.decisions import Policy
@@ -59,6 +59,7 @@ class Victims:
         self._running = {running.workload_id: running for running in snapshot.running}
         self._surplus = surplus(snapshot)
         self._growing = {workload_id for workload_id, _ in self._surplus}
+        self._borrowed = {running.workload_id for running in snapshot.running if running.borrowed}
         priorities = sorted({request.priority for request in snapshot.placed})
         self._ranks = {priority: min(rank, 63) for rank, priority in enumerate(priorities)}
         self._evicted_of_team = {row.team_id: row.count for row in snapshot.evictions}
@@ -83,25 +84,18 @@ class Victims:
 
     def _widest(self, rule: str, band: int) -> list[Victim]:
         if rule == SLACK:
-            return [v for v in self._left(lent=True) if v.is_surplus]
+            return [v for v in self._left(self._growing) if v.is_surplus]
         if rule == BAND:
             return [v for v in self._left() if v.band < band and self.in_budget(v)]
         if rule == CONSOLIDATE:
             return [v for v in self._left() if not v.is_claim and not v.is_surplus and self.in_budget(v)]
-        return [v for v in self._left(lent=True) if self._is_lent(v)]
+        return [v for v in self._left(self._growing | self._borrowed) if self._is_lent(v)]
 
-    def _left(self, *, lent: bool = False) -> Iterable[Victim]:
-        """Who has not been taken yet; with `lent` at least all of those that are."""
+    def _left(self, among: set[str] | None = None) -> Iterator[Victim]:
+        """Who has not been taken yet, in order; None: of all workloads."""
         for workload_id in self._order:
-            if lent and workload_id not in self._growing and not self._is_borrowed(workload_id):
-                continue
-            for victim in self._of(workload_id):
-                if not self.is_gone(victim):
-                    yield victim
-
-    def _is_borrowed(self, workload_id: str) -> bool:
-        running = self._running.get(workload_id)
-        return running is not None and running.borrowed
+            if among is None or workload_id in among:
+                yield from (victim for victim in self._of(workload_id) if not self.is_gone(victim))
 
     def in_budget(self, victim: Victim) -> bool:
         if victim.is_surplus or victim.is_claim:
@@ -156,7 +150,8 @@ class Victims:
         rows = [row for row in rows if row.state != "stopping"]
         if not rows or any(row.state != "held" for row in rows):
             return []
-        single = [row for row in rows if self._may_go_alone(request, row)]
+        grows = workload_id in self._growing
+        single = [row for row in rows if self._may_go_alone(request, row)] if grows else []
         alone: dict[int, list[Live]] = defaultdict(list)
         for row in single:
             alone[row.replica].append(row)
