@@ -14,20 +14,11 @@ from scheduling.sizes import Size, tiers_of
 from scheduling.specs import Spec, spec_parse
 from scheduling.supply import TierSupply, never_fits_text, tier_supply
 from scheduling.usage import QuotaCheck
-from tenants.approvers import Approver, approver_of
+from tenants.approvers import Approver, StageAsked, stages_asked
 from tenants.models import Role, Team
-from tenants.policies import Facts, Stage
+from tenants.policies import Facts
 from tenants.rules import rule_for
 from tenants.selectors import role_require
-
-
-@dataclass(frozen=True)
-class StageCheck:
-    """Who would be asked at the same time; `needs`: all of them, or any one."""
-
-    needs: str
-    approvers: tuple[Approver, ...]
-    deadline_h: int | None
 
 
 @dataclass(frozen=True)
@@ -35,7 +26,7 @@ class ApprovalCheck:
     """Which rule would decide, and who would be asked, in this order. Nobody: it goes through at once."""
 
     rule: str
-    stages: tuple[StageCheck, ...]
+    stages: tuple[StageAsked, ...]
 
     @property
     def approvers(self) -> tuple[Approver, ...]:
@@ -111,9 +102,4 @@ def request_check(
 
 def _approval(actor: User, team: Team, facts: Facts, now: datetime) -> ApprovalCheck:
     _policy, match = rule_for(team, facts, now)
-    return ApprovalCheck(match.rule, tuple(_stage(actor, team, one) for one in match.then.stages))
-
-
-def _stage(actor: User, team: Team, stage: Stage) -> StageCheck:
-    approvers = tuple(approver_of(step, team=team, requester=actor) for step in stage.steps)
-    return StageCheck(stage.needs, approvers, stage.deadline_h)
+    return ApprovalCheck(match.rule, stages_asked(match.then, team=team, requester=actor))

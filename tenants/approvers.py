@@ -17,7 +17,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from gpuyard.core.clock import YardNow
 from gpuyard.core.models import User
 from tenants.models import ApproverGroup, CaseStep, Delegation, Membership, Role, StepState, Team
-from tenants.policies import Escalation, Step
+from tenants.policies import Escalation, Step, Then
 from tenants.selectors import ADMIN
 
 GROUP = "group"  # the role of a step that a group decides
@@ -64,6 +64,27 @@ def approver_for(
 def approver_of(step: Step, *, team: Team, requester: User) -> Approver:
     """Whom a step of a rule asks, today."""
     return approver_for(team=team, requester=requester, role=step.role, level=step.level, group=step.group)
+
+
+@dataclass(frozen=True)
+class StageAsked:
+    """Who would be asked at the same time; `needs`: all of them, or any one."""
+
+    needs: str
+    approvers: tuple[Approver, ...]
+    deadline_h: int | None
+
+
+def stages_asked(then: Then, *, team: Team, requester: User) -> tuple[StageAsked, ...]:
+    """Whom a rule would ask, today, in this order; nobody where it lets requests through."""
+    return tuple(
+        StageAsked(
+            stage.needs,
+            tuple(approver_of(step, team=team, requester=requester) for step in stage.steps),
+            stage.deadline_h,
+        )
+        for stage in then.stages
+    )
 
 
 def approver_above(escalation: Escalation, step: CaseStep) -> Approver:

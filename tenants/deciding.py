@@ -186,10 +186,14 @@ def _scarcest(steps: QuerySet[CaseStep]) -> CaseStep | None:
 # --- Less ----------------------------------------------------------------------------------------------------------
 
 
+def less_fields(case: Case) -> Sequence[hooks.LessField]:
+    """What an approver may grant less of."""
+    return hooks.case_handlers.get(case.subject_type).less_fields(subject_id=case.subject_id)
+
+
 def less_check(case: Case, less: Mapping[str, Any], *, field: str = "less") -> dict[str, int]:
     """The values, each a whole number below what is asked for now; `Invalid` names what is not."""
-    handler = hooks.case_handlers.get(case.subject_type)
-    fields = {one.name: one for one in handler.less_fields(subject_id=case.subject_id)}
+    fields = {one.name: one for one in less_fields(case)}
     errors = []
     for name, value in less.items():
         known = fields.get(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from django.db.models import Exists, OuterRef, Prefetch, Q, QuerySet
@@ -14,7 +15,7 @@ from gpuyard.core.text import text_for_lookup
 from tenants.approvers import may_decide_q, steps_next
 from tenants.casework import LIVE
 from tenants.models import Case, CaseMessage, CaseState, CaseStep, StepState
-from tenants.selectors import visible_q
+from tenants.selectors import team_get, visible_q
 
 _RELATED = ("team", "company", "requester", "policy")
 _STEPS = ("decided_by", "on_behalf_of", "team", "group", "up_team", "up_group")
@@ -34,17 +35,34 @@ def _cases(actor: User) -> QuerySet[Case]:
     return Case.objects.filter(visible).select_related(*_RELATED).prefetch_related(_steps())
 
 
-def case_list(
-    actor: User, *, state: str | None = None, states: Sequence[str] = (), mine: bool = False
-) -> QuerySet[Case]:
-    """The cases of the actor's teams and their own, newest first; `mine`: only what they asked for."""
+@dataclass(frozen=True)
+class CaseFilters:
+    """What a list shows. `team` and `requester` are public ids; a team means those below it, too."""
+
+    state: str = ""
+    states: Sequence[str] = ()
+    team: str = ""
+    kind: str = ""
+    requester: str = ""
+    mine: bool = False
+    to_decide: bool = False
+
+
+def case_list(actor: User, filters: CaseFilters = CaseFilters()) -> QuerySet[Case]:
+    """The cases of the actor's teams, their own, and those that they are asked about; newest first."""
     cases = _cases(actor)
-    if state:
-        cases = cases.filter(state=state)
-    if states:
-        cases = cases.filter(state__in=states)
-    if mine:
+    if filters.state or filters.states:
+        cases = cases.filter(state__in=[filters.state] if filters.state else filters.states)
+    if filters.team:
+        cases = cases.filter(team__path__contains=[team_get(actor, filters.team).pk])
+    if filters.kind:
+        cases = cases.filter(facts__kind=text_for_lookup(filters.kind))
+    if filters.requester:
+        cases = cases.filter(requester__public_id=text_for_lookup(filters.requester))
+    if filters.mine:
         cases = cases.filter(requester=actor)
+    if filters.to_decide:
+        cases = cases.filter(pk__in=cases_to_decide(actor).order_by().values("pk"))
     return cases.order_by("-opened_at", "-id")
 
 

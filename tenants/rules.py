@@ -16,13 +16,14 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from gpuyard.audit.services import event_record
-from gpuyard.core import hooks
+from gpuyard.core import clock, hooks
 from gpuyard.core.errors import FieldError, Invalid, NotFound
 from gpuyard.core.models import User
 from gpuyard.core.policy import PolicyChange, document_dump, document_parse, same_base, unchanged
 from gpuyard.core.text import text_check
+from tenants.approvers import StageAsked, stages_asked
 from tenants.casework import LIVE
-from tenants.models import ApprovalPolicy, ApproverGroup, Case, Role, Team
+from tenants.models import ApprovalPolicy, ApproverGroup, Case, Team
 from tenants.policies import (
     ApprovalDocument,
     Facts,
@@ -35,7 +36,6 @@ from tenants.policies import (
 from tenants.selectors import ADMIN, ANY_ROLE, policy_active, role_require
 
 LARGEST_NUMBER = 2**31 - 1
-_READERS = (Role.MANAGER, Role.AUDITOR)
 
 
 # --- Matching --------------------------------------------------------------------------------------------------
@@ -48,6 +48,13 @@ def rule_for(team: Team, facts: Facts, now: datetime) -> tuple[ApprovalPolicy, R
     known = replace(asked_at(facts, now, zone), teams=tuple(above[key].public_id for key in team.path))
     policy = policy_active(team.company_id)
     return policy, rule_match(_parsed(policy), known)
+
+
+def rule_preview(actor: User, team: Team, facts: Facts) -> tuple[RuleMatch, tuple[StageAsked, ...]]:
+    """Which rule would decide on a request of the actor with these facts, and whom it would ask. Stores nothing."""
+    role_require(actor, team, *ANY_ROLE, ADMIN)
+    _policy, match = rule_for(team, facts, clock.now())
+    return match, stages_asked(match.then, team=team, requester=actor)
 
 
 def _parsed(policy: ApprovalPolicy) -> ApprovalDocument:

@@ -90,6 +90,14 @@ def company_of(team: Team) -> Team:
     return team if team.parent_id is None else Team.objects.get(pk=team.company_id)
 
 
+def company_get(actor: User, public_id: str) -> Team:
+    """A company in which the actor has any role, on whichever of its teams."""
+    found = companies_visible(actor).filter(public_id=text_for_lookup(public_id)).first()
+    if found is None:
+        raise NotFound("company_unknown", _("There is no such company, or you are not in it."))
+    return found
+
+
 def companies_visible(actor: User) -> QuerySet[Team]:
     """The companies in which the actor has any role, on whichever of their teams."""
     if actor.is_platform_admin:

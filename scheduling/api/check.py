@@ -56,7 +56,7 @@ class ApproverOut(Output):
     people = serializers.ListField(child=serializers.CharField(), help_text="Their user names.")
 
 
-class StageCheckOut(Output):
+class StageAskedOut(Output):
     """Who is asked at the same time: `all` of them decide, or `any` one."""
 
     needs = serializers.ChoiceField(["all", "any"])
@@ -70,7 +70,7 @@ class ApprovalOut(Output):
     rule = serializers.CharField()
     auto = serializers.BooleanField(source="is_auto")
     approvers = ApproverOut(many=True)
-    stages = StageCheckOut(many=True)
+    stages = StageAskedOut(many=True)
 
 
 class EstimateOut(Output):

@@ -7,6 +7,7 @@ one of `ours`), what is sent, and the statuses in the order of `WHO`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,6 +17,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from rest_framework.test import APIClient
 from rest_framework.views import APIView
 
+from gpuyard.core import clock
 from tests import factories
 from tests.api.calls import token_for
 from tests.api.world import World
@@ -42,6 +44,7 @@ ADMINS = "401 403 403 403 403 403 200"
 P = "api/v1/passes/<int:number>"
 H = "api/v1/webhooks/<uuid:endpoint_id>"
 W, C, T, N = (f"api/v1/{name}/<str:public_id>" for name in ("workloads", "cases", "teams", "nodes"))
+G, R = "api/v1/approver-groups/<uuid:group_id>", "api/v1/approval-rules/<str:public_id>"
 API = (
     Row("get", "api/v1/", EVERYBODY),
     Row("get", "api/v1/schema", EVERYBODY),
@@ -86,7 +89,32 @@ API = (
     Row("get", C, OURS, "case"),
     # an admin stands in only where nobody else may decide
     Row("post", f"{C}/decision", "401 404 403 200 403 403 403", "case", "decision"),
+    Row("post", f"{C}/send-back", "401 404 403 200 403 403 403", "case", "question"),
+    # only who asked: none of these did
+    Row("post", f"{C}/answer", "401 404 403 403 403 403 403", "case", "answer"),
+    Row("post", f"{C}/amend", "401 404 403 403 403 403 403", "case", "amendment"),
     Row("post", f"{C}/withdraw", "401 404 403 200 403 403 200", "case"),
+    # each case for itself: a refusal is told in the outcome (`test_case_acts` looks at it)
+    Row("post", "api/v1/case-decisions", SIGNED_IN, send="decisions"),
+    Row("get", "api/v1/delegations", SIGNED_IN),
+    # one's own, to somebody of the same company
+    # (the manager has handed over already; an admin has no role there)
+    Row("post", "api/v1/delegations", "401 404 201 409 201 201 400", send="delegation"),
+    Row(
+        "post", "api/v1/delegations/<uuid:delegation_id>/revoke", "401 404 404 200 404 404 200", "delegation"
+    ),
+    Row("get", "api/v1/approver-groups?company={subject}", "401 404 200 200 200 200 200", "company"),
+    Row("post", "api/v1/approver-groups", "401 404 403 403 403 403 201", send="group"),
+    Row("post", f"{G}/people", "401 404 403 403 403 403 200", "group", "people"),
+    Row("delete", G, "401 404 403 403 403 403 204", "group"),
+    Row("get", R, "401 404 200 200 200 200 200", "company"),
+    Row("post", f"{R}/match", "401 404 200 200 200 200 200", "company", "facts"),
+    Row("post", f"{R}/preview", "401 404 403 403 403 403 200", "company", "rules"),
+    Row("get", f"{R}/versions", "401 404 200 200 200 200 200", "company"),
+    Row("post", f"{R}/versions", "401 404 403 403 403 403 201", "company", "rules_change"),
+    Row("get", f"{R}/versions/<int:number>", "401 404 200 200 200 200 200", "company"),
+    # (to the version in force: nothing would change)
+    Row("post", f"{R}/versions/<int:number>/rollback", "401 404 403 403 403 403 400", "company", "rollback"),
     Row("get", "api/v1/tiers", SIGNED_IN),
     Row("get", "api/v1/free-space", SIGNED_IN),
     Row("get", "api/v1/free-space?team={subject}", OURS, "team"),
@@ -221,6 +249,21 @@ def _bodies(world: World) -> dict[str, Any]:
         },
         "decision": {"approve": True},
         "form": {"decision": "approve"},
+        "question": {"question": "Why?"},
+        "answer": {"answer": "So."},
+        "amendment": {"priority": 1},
+        "decisions": {"cases": [world.ours.case.public_id], "approve": True},
+        "delegation": {
+            "company": world.ours.company.public_id,
+            "delegate": world.ours.owner.public_id,
+            "starts_at": clock.now().isoformat(),
+            "ends_at": (clock.now() + timedelta(days=3)).isoformat(),
+        },
+        "group": {"company": world.ours.company.public_id, "name": "new", "people": []},
+        "people": {"people": [world.ours.owner.public_id]},
+        "facts": {"team": world.ours.team.public_id, "kind": "training", "gpu_count": 2},
+        "rules": {"document": factories.AUTO},
+        "rules_change": {"based_on": 1, "document": factories.AUTO, "reason": "all of it"},
         "policy": {"based_on": 1, "changes": {"reservations": 9}, "reason": "fewer"},
         "no_change": {"based_on": "1"},
         "restore": {"based_on": "1", "number": "0", "reason": "as it was"},

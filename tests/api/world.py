@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from django.db.backends.postgresql.psycopg_any import DateTimeTZRange
+
 from billing.services import meter
 from gpuyard.core import clock
 from gpuyard.core.models import User
@@ -15,7 +17,7 @@ from scheduling.models import BandGrant, Eviction, SchedulingPolicyVersion, Work
 from scheduling.records import Timings, pass_record
 from scheduling.services import workload_submit
 from scheduling.states import WorkloadState
-from tenants.models import ApiToken, Case, Role
+from tenants.models import ApiToken, ApproverGroup, Case, Delegation, Role
 from tests import factories
 from tests.api.calls import token_for
 
@@ -43,6 +45,17 @@ class Side:
         self.hook = factories.endpoint(f"{name}-hook", team=self.team)
         self.failed = factories.message(self.hook, title=f"{name}-news")
         factories.notification(self.owner, f"{name}-told")
+        self.group = ApproverGroup.objects.create(company=self.company, name=f"{name}-board")
+        self.group.people.add(self.manager)
+        now = clock.now()
+        self.delegation = Delegation.objects.create(
+            company=self.company,
+            person=self.manager,
+            delegate=self.owner,
+            span=DateTimeTZRange(now, now + timedelta(days=1)),
+            reason=f"{name} is on leave",
+            created_by=self.manager,
+        )
 
     def _asked(self, name: str, tier: Tier) -> Workload:
         document = factories.spec_document(tier)
@@ -61,7 +74,9 @@ class Side:
         names = [self.company.name, self.team.name, self.owner.username, self.manager.username]
         names += [self.pending.name, self.running.name, self.waiting.name, self.grant.reason]
         names += [self.hook.name, self.failed.title, f"{self.owner.username.split('-')[0]}-told"]
+        names += [self.group.name, self.delegation.reason]
         keys = [self.token.pk, self.grant.pk, self.hook.pk, self.failed.pk]
+        keys += [self.group.pk, self.delegation.pk]
         return [one.public_id for one in rows] + names + [str(key) for key in keys]
 
 
@@ -116,6 +131,8 @@ class World:
             "node": self.node.public_id,
             "version": "0",
             "grant": str(self.ours.grant.pk),
+            "group": str(self.ours.group.pk),
+            "delegation": str(self.ours.delegation.pk),
             "domain": str(self.domain.pk),
             "hook": str(self.ours.hook.pk),
             "failed": str(self.ours.failed.pk),
@@ -124,7 +141,8 @@ class World:
         }
         head, mark, rest = route.partition("<")
         path = head + ids[subject] + rest.partition(">")[2] if mark else route
-        return "/" + path.replace("{subject}", ids[subject])
+        # a number behind an id is that of a version: the first
+        return "/" + path.replace("{subject}", ids[subject]).replace("<int:number>", "1")
 
 
 def _taken_back(loser: Side, gainer: Side) -> None:

@@ -13,6 +13,7 @@ from gpuyard.audit.models import Event
 from gpuyard.core.errors import DomainError, Forbidden, Invalid, NotFound, StaleState
 from gpuyard.core.models import User
 from tenants import inbox, services
+from tenants.inbox import CaseFilters
 from tenants.models import Case, CaseStep, Membership, Team
 from tests import factories as make
 from tests.tenants import things
@@ -184,8 +185,8 @@ def test_a_team_mate_sees_the_case_but_cannot_decide_and_a_stranger_finds_nothin
         services.case_decide(actor=stranger, case_public_id=case.public_id, approve=True)
     assert list(inbox.case_list(stranger)) == []
     assert list(inbox.case_list(make.admin())) == [case]
-    assert list(inbox.case_list(member, mine=True, state="open")) == [case]
-    assert list(inbox.case_list(mate, mine=True)) == []
+    assert list(inbox.case_list(member, CaseFilters(mine=True, state="open"))) == [case]
+    assert list(inbox.case_list(mate, CaseFilters(mine=True))) == []
 
 
 @pytest.mark.django_db

@@ -1,10 +1,8 @@
-"""Cases: what waits for an approval, on what facts, and the decision. Their subject is another app's."""
+"""Cases: what waits for an approval, on what facts, and what approvers and requesters do with it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
-from uuid import UUID
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -12,87 +10,26 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from gpuyard.core import hooks
+from gpuyard.api.case_shapes import CaseDetail, CaseRow, case_detail, cases_show
 from gpuyard.core.idempotency import idempotent
-from gpuyard.core.models import User
 from gpuyard.core.pagination import CursorPages
-from gpuyard.core.rest import Document, Flag, Input, Output, PagedView, Text, actor_of, body, query
-from scheduling.api.shapes import TeamRef, UserRef
-from tenants.inbox import case_get, case_list, cases_to_decide, may_decide
-from tenants.models import Case, CaseState, StepState
-from tenants.services import case_decide, case_withdraw
+from gpuyard.core.problems import problem_data
+from gpuyard.core.rest import Anything, Flag, Input, Output, PagedView, Text, Whole, actor_of, body, query
+from scheduling.api.shapes import SpecField
+from scheduling.services import HIGHEST_PRIORITY
+from tenants.deciding import MOST_AT_ONCE, Decided
+from tenants.inbox import CaseFilters, case_get, case_list
+from tenants.models import CaseState
+from tenants.services import (
+    case_amend,
+    case_answer,
+    case_decide,
+    case_send_back,
+    case_withdraw,
+    cases_decide,
+)
 
-
-class SubjectOut(Output):
-    type = serializers.CharField()
-    id = serializers.CharField(allow_null=True)
-    label = serializers.CharField()  # type: ignore[assignment] # a declared field: the class keeps its own
-
-
-class CaseRow(Output):
-    id = serializers.CharField(source="public_id")
-    state = serializers.ChoiceField(CaseState.choices)
-    team = TeamRef()
-    subject = SubjectOut()
-    requester = UserRef()
-    justification = serializers.CharField()
-    rule = serializers.CharField()
-    opened_at = serializers.DateTimeField()
-    decided_at = serializers.DateTimeField(allow_null=True)
-
-
-class StepOut(Output):
-    """No team: a platform admin decides."""
-
-    order = serializers.IntegerField()
-    role = serializers.CharField()
-    team = TeamRef(allow_null=True)
-    state = serializers.ChoiceField(StepState.choices)
-    decided_by = UserRef(allow_null=True)
-    decided_at = serializers.DateTimeField(allow_null=True)
-    reason = serializers.CharField()
-
-
-class FactOut(Output):
-    code = serializers.CharField()
-    label = serializers.CharField()  # type: ignore[assignment] # a declared field: the class keeps its own
-    value = serializers.CharField()
-
-
-class CaseDetail(CaseRow):
-    """`facts` is what the rule saw when the case was opened, `card` what an approver should know now."""
-
-    facts = Document()
-    steps = StepOut(many=True, source="steps.all")
-    card = FactOut(many=True)
-    may_decide = serializers.BooleanField()
-
-
-def cases_show(cases: Iterable[Case]) -> list[Case]:
-    """Gives each case its `subject` by public id, in one query for each type of subject."""
-    rows = list(cases)
-    by_type: dict[str, list[UUID]] = {}
-    for row in rows:
-        by_type.setdefault(row.subject_type, []).append(row.subject_id)
-    known: dict[UUID, str] = {}
-    for key, subject_ids in by_type.items():
-        known |= hooks.case_handlers.get(key).public_ids(subject_ids=subject_ids)
-    for row in rows:
-        row.subject = {  # type: ignore[attr-defined] # read by CaseRow only
-            "type": row.subject_type,
-            "id": known.get(row.subject_id),
-            "label": row.subject_label,
-        }
-    return rows
-
-
-def case_detail(actor: User, public_id: str) -> dict[str, Any]:
-    """The JSON of one case for this reader."""
-    (case,) = cases_show([case_get(actor, public_id)])
-    facts = hooks.case_handlers.get(case.subject_type).card_facts(subject_id=case.subject_id)
-    case.card = facts  # type: ignore[attr-defined] # read by CaseDetail only
-    case.may_decide = may_decide(actor, case)  # type: ignore[attr-defined]
-    return dict(CaseDetail(case).data)
+_LARGEST = 2**31 - 1
 
 
 class _CasePages(CursorPages):
@@ -100,12 +37,15 @@ class _CasePages(CursorPages):
 
 
 class CasesView(PagedView):
-    """The cases of one's teams and one's own, newest first."""
+    """The cases of one's teams, one's own, and those that one is asked about; newest first."""
 
     pagination_class = _CasePages
 
     class Filters(Input):
         state = serializers.ChoiceField(CaseState.choices, required=False)
+        team = serializers.CharField(required=False, help_text="The id of a team; those below it count, too.")
+        kind = serializers.CharField(required=False, help_text="What is asked for: `training`, for example.")
+        requester = serializers.CharField(required=False, help_text="The id of who asked.")
         mine = serializers.BooleanField(default=False, help_text="Only those that one asked for oneself.")
         to_decide = serializers.BooleanField(
             default=False, help_text="Only those that wait for one's decision."
@@ -113,11 +53,8 @@ class CasesView(PagedView):
 
     @extend_schema(operation_id="cases_list", parameters=[Filters], responses=CaseRow(many=True))
     def get(self, request: Request) -> Response:
-        actor = actor_of(request)
         asked = query(request, self.Filters, is_paged=True)
-        cases = case_list(actor, state=asked.get("state"), mine=asked["mine"])
-        if asked["to_decide"]:
-            cases = cases.filter(pk__in=cases_to_decide(actor).order_by().values("pk"))
+        cases = case_list(actor_of(request), CaseFilters(**asked))
         return self.page(request, cases, CaseRow, cases_show)
 
 
@@ -130,18 +67,97 @@ class CaseView(APIView):
 
 
 class CaseDecisionView(APIView):
-    """Approves or rejects; a rejection needs a reason. Nobody decides on their own request."""
+    """Approves or rejects; a rejection needs a reason. Nobody decides on their own request.
+
+    `round` is that of the case as it was looked at: 409 if it has been amended since. `less` approves less than was
+    asked for, by the names and bounds that the case lists.
+    """
 
     class In(Input):
         approve = Flag()
         reason = Text(max_length=2000, allow_blank=True, default="")
+        round = Whole(min_value=1, max_value=_LARGEST, required=False)
+        less = serializers.DictField(child=Whole(min_value=-_LARGEST, max_value=_LARGEST), required=False)
 
     @extend_schema(operation_id="case_decide", request=In, responses=CaseDetail)
     @idempotent
     def post(self, request: Request, public_id: str) -> Response:
         actor = actor_of(request)
         case_get(actor, public_id)
-        case_decide(actor=actor, case_public_id=public_id, **body(request, self.In))
+        asked = body(request, self.In)
+        case_decide(
+            actor=actor,
+            case_public_id=public_id,
+            approve=asked["approve"],
+            reason=asked["reason"],
+            seen_round=asked.get("round"),
+            less=asked.get("less"),
+        )
+        return Response(case_detail(actor, public_id))
+
+
+class CaseSendBackView(APIView):
+    """Sends it back to the requester with a question; nobody decides until it is answered."""
+
+    class In(Input):
+        question = Text(max_length=2000)
+        round = Whole(min_value=1, max_value=_LARGEST, required=False)
+
+    @extend_schema(operation_id="case_send_back", request=In, responses=CaseDetail)
+    @idempotent
+    def post(self, request: Request, public_id: str) -> Response:
+        actor = actor_of(request)
+        case_get(actor, public_id)
+        asked = body(request, self.In)
+        case_send_back(
+            actor=actor,
+            case_public_id=public_id,
+            question=asked["question"],
+            seen_round=asked.get("round"),
+        )
+        return Response(case_detail(actor, public_id))
+
+
+class CaseAnswerView(APIView):
+    """Answers the question that one's request was sent back with."""
+
+    class In(Input):
+        answer = Text(max_length=2000)
+
+    @extend_schema(operation_id="case_answer", request=In, responses=CaseDetail)
+    @idempotent
+    def post(self, request: Request, public_id: str) -> Response:
+        actor = actor_of(request)
+        case_get(actor, public_id)
+        case_answer(actor=actor, case_public_id=public_id, **body(request, self.In))
+        return Response(case_detail(actor, public_id))
+
+
+class CaseAmendView(APIView):
+    """Changes one's request while it waits. A change of what is asked for asks anew: approvals so far are void.
+
+    Of a workload: its whole `spec`, its `priority`. An open question counts as answered with `reason`.
+    """
+
+    class In(Input):
+        spec = SpecField(required=False)
+        priority = Whole(min_value=-HIGHEST_PRIORITY, max_value=HIGHEST_PRIORITY, required=False)
+        justification = Text(max_length=2000, allow_blank=True, required=False)
+        reason = Text(max_length=2000, allow_blank=True, default="")
+
+    @extend_schema(operation_id="case_amend", request=In, responses=CaseDetail)
+    @idempotent
+    def post(self, request: Request, public_id: str) -> Response:
+        actor = actor_of(request)
+        case_get(actor, public_id)
+        asked = body(request, self.In)
+        case_amend(
+            actor=actor,
+            case_public_id=public_id,
+            changes={name: asked[name] for name in ("spec", "priority") if name in asked},
+            justification=asked.get("justification"),
+            reason=asked["reason"],
+        )
         return Response(case_detail(actor, public_id))
 
 
@@ -158,3 +174,40 @@ class CaseWithdrawView(APIView):
         case_get(actor, public_id)
         case_withdraw(actor=actor, case_public_id=public_id, **body(request, self.In))
         return Response(case_detail(actor, public_id))
+
+
+class OutcomeOut(Output):
+    """`problem` null: it was decided, and this is its state now. Else nothing was changed."""
+
+    id = serializers.CharField()
+    state = serializers.ChoiceField(CaseState.choices, allow_null=True)
+    problem = Anything(allow_null=True)
+
+
+def _outcome(decided: Decided, path: str) -> dict[str, Any]:
+    problem = problem_data(decided.error, instance=path) if decided.error else None
+    return {"id": decided.case_public_id, "state": decided.state, "problem": problem}
+
+
+class CaseDecisionsView(APIView):
+    """Decides on many cases alike, each for itself. Sent again, it changes nothing: what is decided stays so."""
+
+    class In(Input):
+        cases = serializers.ListField(child=Text(max_length=16), min_length=1, max_length=MOST_AT_ONCE)
+        approve = Flag()
+        reason = Text(max_length=2000, allow_blank=True, default="")
+
+    class Out(Output):
+        outcomes = OutcomeOut(many=True)
+
+    # No Idempotency-Key: its transaction would hold all of them, and undo all where one fails.
+    @extend_schema(operation_id="cases_decide", request=In, responses=Out)
+    def post(self, request: Request) -> Response:
+        asked = body(request, self.In)
+        found = cases_decide(
+            actor=actor_of(request),
+            case_public_ids=asked["cases"],
+            approve=asked["approve"],
+            reason=asked["reason"],
+        )
+        return Response(self.Out({"outcomes": [_outcome(one, request.path) for one in found]}).data)

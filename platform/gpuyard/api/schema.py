@@ -60,26 +60,44 @@ class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-ca
         }
 
 
-class SpecSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call] # its base is untyped
-    """The spec document, described by the pydantic model that checks it: what is sent and stored is the same."""
+class _DocumentSchema(OpenApiSerializerExtension):  # type: ignore[no-untyped-call] # its base is untyped
+    """A document, described by the pydantic model that checks it: what is sent and stored is the same."""
 
-    target_class = "scheduling.specs.Spec"
     priority = 1  # before drf-spectacular's own, which describes what pydantic would write, defaults required
+    name = ""
+    parts = ""  # what the names of its parts begin with
 
     def get_name(self, auto_schema: AutoSchema, direction: str) -> str:
-        return "WorkloadSpec"
+        return self.name
 
     def map_serializer(self, auto_schema: AutoSchema, direction: str) -> dict[str, Any]:
-        template = "#/components/schemas/Spec{model}"
+        template = f"#/components/schemas/{self.parts}{{model}}"
         schema: dict[str, Any] = self.target.model_json_schema(ref_template=template, mode="validation")
         for name, part in schema.pop("$defs", {}).items():
+            full = f"{self.parts}{name}"
             component = ResolvedComponent(  # type: ignore[no-untyped-call]
-                name=f"Spec{name}", type=ResolvedComponent.SCHEMA, object=f"Spec{name}", schema=part
+                name=full, type=ResolvedComponent.SCHEMA, object=full, schema=part
             )
             auto_schema.registry.register_on_missing(component)
             _lengths_of_lists(part)
         _lengths_of_lists(schema)
         return schema
+
+
+class SpecSchema(_DocumentSchema):  # type: ignore[no-untyped-call] # its base is untyped
+    """What a workload is to run."""
+
+    target_class = "scheduling.specs.Spec"
+    name = "WorkloadSpec"
+    parts = "Spec"
+
+
+class RulesSchema(_DocumentSchema):  # type: ignore[no-untyped-call] # its base is untyped
+    """A company's approval rules."""
+
+    target_class = "tenants.policies.ApprovalDocument"
+    name = "ApprovalRules"
+    parts = "Approval"
 
 
 def _lengths_of_lists(part: dict[str, Any]) -> None:

@@ -4,7 +4,31 @@ from django.urls import URLPattern, URLResolver, path, re_path
 from drf_spectacular.views import SpectacularJSONAPIView
 
 from billing.api import CostsCsvView, CostsView
-from gpuyard.api.cases import CaseDecisionView, CasesView, CaseView, CaseWithdrawView
+from gpuyard.api.approval_rules import (
+    ApprovalPolicyMatchView,
+    ApprovalPolicyPreviewView,
+    ApprovalPolicyRollbackView,
+    ApprovalPolicyVersionsView,
+    ApprovalPolicyVersionView,
+    ApprovalPolicyView,
+)
+from gpuyard.api.approvers import (
+    DelegationRevokeView,
+    DelegationsView,
+    GroupPeopleView,
+    GroupsView,
+    GroupView,
+)
+from gpuyard.api.cases import (
+    CaseAmendView,
+    CaseAnswerView,
+    CaseDecisionsView,
+    CaseDecisionView,
+    CaseSendBackView,
+    CasesView,
+    CaseView,
+    CaseWithdrawView,
+)
 from gpuyard.api.notifications import (
     DeliveriesView,
     DeliveryAgainView,
@@ -92,9 +116,46 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("passes/<int:number>/replay", PassReplayView.as_view(), name="api-pass-replay"),
     path("queue", QueueView.as_view(), name="api-queue"),
     path("cases", CasesView.as_view(), name="api-cases"),
+    path("case-decisions", CaseDecisionsView.as_view(), name="api-case-decisions"),
     path("cases/<str:public_id>", CaseView.as_view(), name="api-case"),
     path("cases/<str:public_id>/decision", CaseDecisionView.as_view(), name="api-case-decision"),
+    path("cases/<str:public_id>/send-back", CaseSendBackView.as_view(), name="api-case-send-back"),
+    path("cases/<str:public_id>/answer", CaseAnswerView.as_view(), name="api-case-answer"),
+    path("cases/<str:public_id>/amend", CaseAmendView.as_view(), name="api-case-amend"),
     path("cases/<str:public_id>/withdraw", CaseWithdrawView.as_view(), name="api-case-withdraw"),
+    path("delegations", DelegationsView.as_view(), name="api-delegations"),
+    path(
+        "delegations/<uuid:delegation_id>/revoke",
+        DelegationRevokeView.as_view(),
+        name="api-delegation-revoke",
+    ),
+    path("approver-groups", GroupsView.as_view(), name="api-approver-groups"),
+    path("approver-groups/<uuid:group_id>", GroupView.as_view(), name="api-approver-group"),
+    path("approver-groups/<uuid:group_id>/people", GroupPeopleView.as_view(), name="api-group-people"),
+    path("approval-rules/<str:public_id>", ApprovalPolicyView.as_view(), name="api-approval-rules"),
+    path(
+        "approval-rules/<str:public_id>/match", ApprovalPolicyMatchView.as_view(), name="api-approval-match"
+    ),
+    path(
+        "approval-rules/<str:public_id>/preview",
+        ApprovalPolicyPreviewView.as_view(),
+        name="api-approval-preview",
+    ),
+    path(
+        "approval-rules/<str:public_id>/versions",
+        ApprovalPolicyVersionsView.as_view(),
+        name="api-approval-versions",
+    ),
+    path(
+        "approval-rules/<str:public_id>/versions/<int:number>",
+        ApprovalPolicyVersionView.as_view(),
+        name="api-approval-version",
+    ),
+    path(
+        "approval-rules/<str:public_id>/versions/<int:number>/rollback",
+        ApprovalPolicyRollbackView.as_view(),
+        name="api-approval-rollback",
+    ),
     path("tiers", TiersView.as_view(), name="api-tiers"),
     path("free-space", FreeSpaceView.as_view(), name="api-free-space"),
     path("tier-speeds", TierSpeedsView.as_view(), name="api-tier-speeds"),

@@ -16,11 +16,10 @@ from gpuyard.web import wording
 from gpuyard.web.contexts import AnswerPanel, Check, Money
 from gpuyard.web.forms import RequestForm
 from scheduling.asked import asked_text
-from scheduling.checks import StageCheck
 from scheduling.selectors import RequestCheck, request_check
 from scheduling.specs import Request
 from scheduling.usage import QuotaCheck
-from tenants.approvers import Approver
+from tenants.approvers import Approver, StageAsked
 from tenants.models import Team
 
 
@@ -162,7 +161,7 @@ def _approval(known: RequestCheck) -> Check:
     return Check(tone="info", icon="user", title=title, detail=detail)
 
 
-def stage_text(stage: StageCheck) -> str:
+def stage_text(stage: StageAsked) -> str:
     """`a manager of vision or one of GPU board`."""
     word = _(" or ") if stage.needs == "any" else _(" and ")
     return word.join(approver_text(one) for one in stage.approvers)

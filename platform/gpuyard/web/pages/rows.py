@@ -26,7 +26,7 @@ from scheduling.sizes import tiers_able
 from scheduling.specs import Request, request_of
 from scheduling.states import WORKLOAD_ENDED, WorkloadState
 from tenants.casework import LIVE
-from tenants.inbox import case_list, case_turn
+from tenants.inbox import CaseFilters, case_list, case_turn
 from tenants.models import Case, CaseState, CaseStep
 
 S = WorkloadState
@@ -50,7 +50,9 @@ def workload_rows(
     """The rows in the given order, in a fixed number of queries. Folded: one row stands for an array."""
     waiting = [(one, one.verdict) for one in workloads if one.state == S.WAITING and hasattr(one, "verdict")]
     undecided = [one.case_subject_id for one in workloads if one.state == S.PENDING_APPROVAL]
-    cases = case_list(actor, states=LIVE).filter(subject_type="workload", subject_id__in=undecided)
+    cases = case_list(actor, CaseFilters(states=LIVE)).filter(
+        subject_type="workload", subject_id__in=undecided
+    )
     facts = _Facts(
         as_of=as_of,
         charged=charged(workloads),
