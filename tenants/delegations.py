@@ -20,7 +20,7 @@ from gpuyard.core.models import User
 from gpuyard.core.text import text_check, text_for_lookup
 from tenants.models import ApproverGroup, Delegation, Membership, Team
 from tenants.policies import ApprovalDocument
-from tenants.selectors import ADMIN, ANY_ROLE, companies_visible, policy_active, role_require
+from tenants.selectors import ADMIN, companies_visible, company_require, policy_active
 
 LONGEST = timedelta(days=366)
 
@@ -196,7 +196,7 @@ def _delegation_event(
 
 def group_list(actor: User, company: Team) -> QuerySet[ApproverGroup]:
     """The groups of a company in which the actor has a role."""
-    role_require(actor, company, *ANY_ROLE, ADMIN)
+    company_require(actor, company)
     return ApproverGroup.objects.filter(company=company).prefetch_related("people").order_by("name")
 
 
@@ -212,7 +212,7 @@ def group_get(actor: User, group_id: UUID) -> ApproverGroup:
 @transaction.atomic
 def group_create(*, actor: User, company: Team, name: str, people: Sequence[User]) -> ApproverGroup:
     """A new group, by a platform admin: who is in it decides what rules ask it for."""
-    role_require(actor, company, ADMIN)
+    company_require(actor, company, ADMIN)
     name = text_check(name, field="name", longest=80)
     for person in people:
         _inside(company, person, "people")
@@ -234,7 +234,7 @@ def group_create(*, actor: User, company: Team, name: str, people: Sequence[User
 @transaction.atomic
 def group_set_people(*, actor: User, group: ApproverGroup, people: Sequence[User]) -> ApproverGroup:
     """Who is in it from now on; that counts for open cases, too."""
-    role_require(actor, group.company, ADMIN)
+    company_require(actor, group.company, ADMIN)
     for person in people:
         _inside(group.company, person, "people")
     locked = ApproverGroup.objects.select_for_update(no_key=True).select_related("company").get(pk=group.pk)
@@ -247,7 +247,7 @@ def group_set_people(*, actor: User, group: ApproverGroup, people: Sequence[User
 @transaction.atomic
 def group_delete(*, actor: User, group: ApproverGroup) -> None:
     """Removes a group that neither the rules in force nor any case names."""
-    role_require(actor, group.company, ADMIN)
+    company_require(actor, group.company, ADMIN)
     # No new version of the rules meanwhile: it might name the group.
     Team.objects.select_for_update(no_key=True).get(pk=group.company_id)
     document = ApprovalDocument.model_validate(policy_active(group.company_id).document)
@@ -279,7 +279,7 @@ def _group_event(actor: User, group: ApproverGroup, action: str, *, old: Any = N
 
 def people_of(actor: User, company: Team, public_ids: Sequence[str], *, field: str) -> list[User]:
     """The people of a company with these ids, in this order; who is not in it does not exist for the actor."""
-    role_require(actor, company, *ANY_ROLE, ADMIN)
+    company_require(actor, company)
     wanted = [text_for_lookup(one) for one in dict.fromkeys(public_ids)]
     inside = User.objects.filter(public_id__in=wanted, memberships__team__company=company.pk).distinct()
     known = {person.public_id: person for person in inside}

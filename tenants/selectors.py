@@ -77,12 +77,26 @@ def role_require(actor: User, team: Team, *roles: str) -> None:
     if not held:
         raise NotFound("team_unknown", _("There is no such team, or you are not in it."))
     if held.isdisjoint(roles):
-        raise Forbidden(
-            "role_missing",
-            _("You need the role %(roles)s on the team %(team)s.")
-            % {"roles": _(" or ").join(sorted(roles)), "team": team.name},
-            remedy=_("Ask a manager of the team."),
-        )
+        raise _role_missing(team, roles)
+
+
+def company_require(actor: User, company: Team, *roles: str) -> None:
+    """Raises `NotFound` unless the actor has a role anywhere in the company; with `roles`, `Forbidden` unless
+    they have one of them on the company itself.
+    """
+    if not companies_visible(actor).filter(pk=company.pk).exists():
+        raise NotFound("company_unknown", _("There is no such company, or you are not in it."))
+    if roles and roles_on(actor, company).isdisjoint(roles):
+        raise _role_missing(company, roles)
+
+
+def _role_missing(team: Team, roles: Iterable[str]) -> Forbidden:
+    return Forbidden(
+        "role_missing",
+        _("You need the role %(roles)s on the team %(team)s.")
+        % {"roles": _(" or ").join(sorted(roles)), "team": team.name},
+        remedy=_("Ask a manager of the team."),
+    )
 
 
 def company_of(team: Team) -> Team:

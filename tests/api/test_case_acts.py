@@ -131,14 +131,14 @@ def test_many_decisions_have_an_outcome_each(manager: User, member: User, team: 
     assert [one["problem"]["code"] for one in outcomes[1:]] == ["case_decided", "case_unknown"]
 
 
-def test_the_list_is_filtered(manager: User, member: User, team: Team, company: Team) -> None:
+def test_the_list_is_filtered(manager: User, member: User, team: Team) -> None:
     key = ask(member, team)
     caller = Caller(manager)
 
     def found(**filters: Any) -> list[str]:
         return [row["id"] for row in caller.get("cases", **filters)["results"]]
 
-    assert found(team=company.public_id, kind="training", requester=member.public_id, state="open") == [key]
+    assert found(team=team.public_id, kind="training", requester=member.public_id, state="open") == [key]
     assert found(kind="inference") == found(requester=manager.public_id) == found(state="sent_back") == []
     caller.get("cases", status=404, team="t-unknown")
 

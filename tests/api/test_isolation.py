@@ -6,6 +6,7 @@ one of `ours`), what is sent, and the statuses in the order of `WHO`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -190,6 +191,24 @@ WEB = (
     Row("get", "approvals", PAGE),
     # a refusal is told on the inbox: a redirect too (`test_refused` looks at what it changed)
     Row("post", "approvals/<str:public_id>/decide", "302 404 302 302 302 302 302", "case", "form"),
+    Row("post", "approvals/decisions", "302 302 302 302 302 302 302"),  # nothing is ticked
+    Row("get", "approvals/away", PAGE),
+    Row("post", "approvals/away", "302 422 422 422 422 422 422"),  # an empty form
+    Row(
+        "post",
+        "approvals/away/<uuid:delegation_id>/end",
+        "302 404 404 302 404 404 302",
+        "delegation",
+    ),
+    # refusals are told on the inbox, as above
+    Row("post", "approvals/<str:public_id>/answer", "302 404 302 302 302 302 302", "case", "answer"),
+    Row("post", "approvals/<str:public_id>/amend", "302 404 302 302 302 302 302", "case"),
+    Row("post", "approvals/<str:public_id>/withdraw", "302 404 302 302 302 302 302", "case"),
+    Row("get", "rules", PAGE),
+    Row("get", "rules?company={subject}", OUR_PAGE, "company"),
+    Row("get", "rules?restore=1", ADMINS_PAGE),
+    Row("post", "rules", "302 403 403 403 403 403 422"),
+    Row("post", "rules/apply", "302 403 403 403 403 403 302", send="rules_form"),
     Row("get", "queue", PAGE),
     Row("get", "queue.csv", PAGE),
     Row("get", "passes", ADMINS_PAGE),
@@ -263,6 +282,7 @@ def _bodies(world: World) -> dict[str, Any]:
         "people": {"people": [world.ours.owner.public_id]},
         "facts": {"team": world.ours.team.public_id, "kind": "training", "gpu_count": 2},
         "rules": {"document": factories.AUTO},
+        "rules_form": {"based_on": "1", "document": json.dumps(factories.AUTO), "reason": "all of it"},
         "rules_change": {"based_on": 1, "document": factories.AUTO, "reason": "all of it"},
         "policy": {"based_on": 1, "changes": {"reservations": 9}, "reason": "fewer"},
         "no_change": {"based_on": "1"},

@@ -5,37 +5,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from gpuyard.core import clock
-from gpuyard.core.errors import Invalid, NotFound
+from gpuyard.core import clock, hooks
 from gpuyard.core.models import User
-from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.web import wording
-from gpuyard.web.contexts import ApprovalsPage, CaseCard, CaseRow, Fact, Money, Part
+from gpuyard.web.case_contexts import ApprovalsPage, CaseCard, CaseRow, Fact
+from gpuyard.web.contexts import Choice, Money
 from gpuyard.web.pages import rows
-from gpuyard.web.pages.money import charged
+from gpuyard.web.pages.case_facts import workload_facts
+from gpuyard.web.pages.case_forms import amend_form, less_inputs
+from gpuyard.web.pages.case_thread import steps_lines, thread_lines
 from scheduling.models import Workload
-from scheduling.selectors import WorkloadFilters, quota_checks, tier_supply, workload_get, workload_list
-from scheduling.sizes import sizes, tiers_of
 from scheduling.specs import Spec, spec_parse
-from scheduling.states import WorkloadState
-from scheduling.usage import QuotaCheck
-from tenants.inbox import case_get, case_list, cases_to_decide, may_decide
+from scheduling.visibility import workloads_named
+from tenants.casework import LIVE
+from tenants.inbox import CaseFilters, case_get, case_list, cases_to_decide, may_decide
 from tenants.models import Case, CaseState
 from tenants.policies import Facts, facts_from_json
+from tenants.selectors import ADMIN, roles_on
 
 DECIDED_ROWS = 8
-HISTORY = timedelta(days=30)
+MOST_ROWS = 200
+SOON = timedelta(hours=2)
+SHOWS = ("decide", "mine", "open")
 
 
-def build(actor: User, picked: str, *, reason: str = "", error: str = "") -> ApprovalsPage:
+def build(
+    actor: User,
+    picked: str,
+    *,
+    show: str = "",
+    kind: str = "",
+    reason: str = "",
+    error: str = "",
+    error_at: str = "decide",
+) -> ApprovalsPage:
     as_of = clock.now()
-    waiting = list(cases_to_decide(actor))
+    show = show if show in SHOWS else "decide"
+    waiting = _waiting(actor, show, kind)
     decided = list(
-        case_list(actor)
+        case_list(actor, CaseFilters(kind=kind))
         .filter(steps__decided_by__isnull=False)
+        .exclude(state__in=LIVE)
         .distinct()
         .order_by("-decided_at")[:DECIDED_ROWS]
     )
@@ -43,14 +57,33 @@ def build(actor: User, picked: str, *, reason: str = "", error: str = "") -> App
     shown = case.public_id if case else ""
     return ApprovalsPage(
         as_of=as_of,
-        summary=_summary(waiting, as_of),
-        waiting=[_row(one, actor, shown) for one in waiting],
-        decided=[_row(one, actor, shown) for one in decided if one.state != CaseState.OPEN],
+        summary=_summary(waiting, as_of) if show == "decide" else "",
+        waiting=[_row(one, actor, shown, as_of) for one in waiting],
+        decided=[_row(one, actor, shown, as_of) for one in decided],
         card=_card(actor, case, as_of) if case else None,
+        shows=[
+            Choice(value=value, label=label, selected=value == show)
+            for value, label in zip(SHOWS, (_("For me to decide"), _("My own"), _("All open")), strict=True)
+        ],
+        kinds=[
+            Choice(value=one, label=str(wording.KINDS.get(one, one)), selected=one == kind)
+            for one in hooks.case_kinds()
+        ],
         picked=bool(picked),
+        may_bulk=show == "decide" and len(waiting) > 1,
         reason=reason,
         error=error,
+        error_at=error_at if error else "",
     )
+
+
+def _waiting(actor: User, show: str, kind: str) -> list[Case]:
+    """Oldest first."""
+    if show == "decide":
+        found = cases_to_decide(actor)
+        return list((found.filter(facts__kind=kind) if kind else found)[:MOST_ROWS])
+    filters = CaseFilters(states=LIVE, kind=kind, mine=show == "mine")
+    return list(case_list(actor, filters).order_by("opened_at", "id")[:MOST_ROWS])
 
 
 def _summary(waiting: Sequence[Case], as_of: datetime) -> str:
@@ -76,8 +109,10 @@ def price_of(facts: Facts) -> Money | None:
     return Money(facts.estimated_cost, facts.currency) if facts.estimated_cost is not None else None
 
 
-def _row(case: Case, actor: User, shown: str) -> CaseRow:
-    facts = facts_from_json(case.facts)
+def _row(case: Case, actor: User, shown: str, as_of: datetime) -> CaseRow:
+    facts = facts_from_json(case.granted or case.facts)
+    is_over = case.state not in LIVE
+    due, tone = due_of(case, as_of)
     return CaseRow(
         id=case.public_id,
         requester=case.requester.username,
@@ -87,10 +122,25 @@ def _row(case: Case, actor: User, shown: str) -> CaseRow:
         price=price_of(facts),
         opened_at=case.opened_at,
         selected=case.public_id == shown,
-        outcome="" if case.state == CaseState.OPEN else case.get_state_display().lower(),
+        outcome=case.get_state_display().lower() if is_over else "",
         decided_by=_decider(case, actor),
         decided_at=case.decided_at,
+        due=due,
+        due_tone=tone,
     )
+
+
+def due_of(case: Case, as_of: datetime) -> tuple[str, str]:
+    """In words, and the class of its colour: late is a fault, soon is amber."""
+    if case.state == CaseState.SENT_BACK:
+        return _("sent back"), "t-claimed"
+    if case.state != CaseState.OPEN or case.due_at is None:
+        return "", "mut"
+    left = case.due_at - as_of
+    words = wording.duration(abs(left.total_seconds()))
+    if left <= timedelta():
+        return _("%s late") % words, "t-fault"
+    return _("due in %s") % words, "t-idle" if left < SOON else "mut"
 
 
 def _decider(case: Case, actor: User) -> str:
@@ -103,131 +153,69 @@ def _decider(case: Case, actor: User) -> str:
 # ───────── the card ─────────
 
 
-def _card(actor: User, case: Case, as_of: datetime) -> CaseCard | None:
-    try:
-        workload = _workload(actor, case)
-    except NotFound:
-        return None
-    assert workload.spec is not None
-    spec, facts = spec_parse(workload.spec.document), facts_from_json(case.facts)
-    is_open = case.state == CaseState.OPEN
+def _card(actor: User, case: Case, as_of: datetime) -> CaseCard:
+    workload = _workload(case)
+    facts = facts_from_json(case.granted or case.facts)
+    spec = spec_parse(workload.spec.document) if workload and workload.spec else None
+    is_live, is_mine = case.state in LIVE, case.requester_id == actor.pk
+    decides = may_decide(actor, case)
     reasons = [step.reason for step in case.steps.all() if step.reason]
+    due, tone = due_of(case, as_of)
     return CaseCard(
         id=case.public_id,
+        round=case.round,
         requester=case.requester.username,
         title=_("%(who)s asks for %(what)s") % {"who": case.requester.username, "what": what_text(facts)},
-        workload_id=workload.public_id,
-        workload_name=workload.name,
+        subject_url=_subject_url(actor, workload),
+        subject_name=workload.name if workload else case.subject_label,
+        subject_id=workload.public_id if workload else "",
         team=case.team.name,
-        kind=workload.kind,
+        kind=facts.kind,
         opened_at=case.opened_at,
         reason=case.justification,
         facts=_facts(actor, case, workload, spec, facts, as_of),
         rule=case.rule,
         rule_why=_rule_why(facts),
         effect=_effect(case, facts),
-        may_decide=is_open and may_decide(actor, case),
-        refusal=_refusal(actor, case) if is_open else "",
-        command=" ".join(spec.command),
-        outcome="" if is_open else case.get_state_display().lower(),
+        may_decide=decides,
+        refusal=_refusal(actor, case) if is_live and not decides else "",
+        command=" ".join(spec.command) if spec else "",
+        steps=steps_lines(case),
+        thread=thread_lines(case),
+        less=less_inputs(case) if decides else (),
+        amend=amend_form(case, workload) if is_mine and is_live else None,
+        may_answer=is_mine and case.state == CaseState.SENT_BACK,
+        may_withdraw=is_live and (is_mine or bool(roles_on(actor, case.team) & {"manager", ADMIN})),
+        due=due,
+        due_tone=tone,
+        expires_at=case.expires_at if is_live else None,
+        outcome="" if is_live else case.get_state_display().lower(),
         decided_by=_decider(case, actor),
         decided_at=case.decided_at,
         decision_reason=reasons[-1] if reasons else "",
     )
 
 
-def _workload(actor: User, case: Case) -> Workload:
-    found = Workload.objects.filter(pk=case.subject_id).values_list("public_id", flat=True).first()
-    if case.subject_type != "workload" or found is None:
-        raise NotFound()
-    return workload_get(actor, found)
+def _workload(case: Case) -> Workload | None:
+    """Whoever may see the case may see what it asks for; None: it asks for something else."""
+    if case.subject_type != "workload":
+        return None
+    return Workload.objects.select_related("spec", "team").filter(pk=case.subject_id).first()
+
+
+def _subject_url(actor: User, workload: Workload | None) -> str:
+    if workload is None or not workloads_named(actor, [workload.public_id]):
+        return ""
+    return reverse("web:workload", args=[workload.public_id])
 
 
 def _facts(
-    actor: User, case: Case, workload: Workload, spec: Spec, facts: Facts, as_of: datetime
+    actor: User, case: Case, workload: Workload | None, spec: Spec | None, facts: Facts, as_of: datetime
 ) -> list[Fact]:
-    try:
-        tiers = tiers_of(spec.request)
-    except Invalid:  # a tier that is gone meanwhile
-        tiers = ()
-    checks = quota_checks(case.team, sizes(spec.request, tiers))
-    found = [_quota_fact(case, check) for check in checks[:2]]
-    found.append(_cost_fact(case, facts))
-    for supply in tier_supply(case.team, tiers[:1], spec.request):
-        fits = supply.fits_now(spec.request)
-        found.append(
-            Fact(
-                title=_("Start"),
-                left=_("now, if approved now") if fits else _("when there is room"),
-                right="",
-                note=_("%(free)s of %(total)s %(tier)s are free, at most %(block)s on one node.")
-                % {
-                    "free": supply.free,
-                    "total": supply.total,
-                    "tier": supply.tier.name,
-                    "block": supply.largest_block,
-                },
-            )
-        )
-    found.append(_history_fact(actor, case, workload, as_of))
-    return found
-
-
-def _quota_fact(case: Case, check: QuotaCheck) -> Fact:
-    used, asked, guaranteed = (n / UNITS_PER_GPU for n in (check.used, check.asked, check.guaranteed))
-    limit = None if check.room is None else used + check.room / UNITS_PER_GPU
-    inside = check.is_within_guarantee
-    words = (
-        _("inside the guarantee of %(g)s")
-        if inside
-        else _("beyond the guarantee of %(g)s: it would run borrowed")
-    )
-    top = _("no limit") if limit is None else _("limit %s") % wording.number(limit)
-    return Fact(
-        title=_("GPUs of %(team)s, %(tier)s") % {"team": case.team.name, "tier": check.tier.name},
-        left=_("%s now") % wording.number(used),
-        right=_("%s with this") % wording.number(used + asked),
-        note=wording.sentence(words % {"g": wording.number(guaranteed)}) + f"; {top}.",
-        parts=(Part(fill="active", value=used, label=""), Part(fill="accent-2", value=asked, label="")),
-        scale=max(limit or 0, guaranteed, used + asked, 1),
-        tick=guaranteed or None,
-    )
-
-
-def _cost_fact(case: Case, facts: Facts) -> Fact:
-    price = price_of(facts)
-    hours = _("no time limit") if facts.hours is None else wording.duration(facts.hours * 3600)
-    return Fact(
-        title=_("Cost"),
-        left=_("at most %s") % wording.money(*price) if price else _("not known"),
-        right=hours,
-        note=_("Charged to %s for the time GPUs are held.") % case.team.name
-        if price
-        else _("Without a time limit, or without a price, the total cannot be known."),
-    )
-
-
-def _history_fact(actor: User, case: Case, workload: Workload, as_of: datetime) -> Fact:
-    asked = workload_list(actor, WorkloadFilters(owner=case.requester.public_id))
-    recent = list(asked.filter(created_at__gte=as_of - HISTORY).exclude(pk=workload.pk)[:500])
-    done = sum(one.state == WorkloadState.SUCCEEDED for one in recent)
-    failed = sum(one.state == WorkloadState.FAILED for one in recent)
-    held = [one for one in recent if one.started_at]
-    spent = charged(held)
-    totals: dict[str, Money] = {}
-    for amount in spent.values():
-        before = totals.get(amount.currency)
-        totals[amount.currency] = Money(amount.amount + (before.amount if before else 0), amount.currency)
-    money = ", ".join(wording.money(*total) for total in totals.values())
-    notes = [_("%s failed") % failed if failed else _("none failed")]
-    if money:
-        notes.append(_("%s charged") % money)
-    return Fact(
-        title=_("%s, last 30 days") % case.requester.username,
-        left=ngettext("%(n)s request", "%(n)s requests", len(recent)) % {"n": len(recent)},
-        right=_("%s ran to the end") % done,
-        note=wording.sentence("; ".join(notes)) + ".",
-    )
+    if workload is not None and spec is not None:
+        return workload_facts(actor, case, workload, spec, facts, as_of)
+    found = hooks.case_handlers.get(case.subject_type).card_facts(subject_id=case.subject_id)
+    return [Fact(title=one.label, left=one.value, right="", note="") for one in found]
 
 
 def _rule_why(facts: Facts) -> str:
@@ -256,6 +244,8 @@ def _effect(case: Case, facts: Facts) -> str:
 
 
 def _refusal(actor: User, case: Case) -> str:
+    if case.state == CaseState.SENT_BACK:
+        return _("It %s.") % rows.waits_for(case)
     if case.requester_id == actor.pk:
         return _("You asked for this yourself; somebody else decides.")
     return _("It %s.") % rows.waits_for(case)
