@@ -7,7 +7,7 @@ had their say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from gpuyard.core.clock import YardNow
 from gpuyard.core.models import User
-from tenants.models import ApproverGroup, CaseStep, Delegation, Membership, Role, StepState, Team
+from tenants.models import ApproverGroup, Case, CaseStep, Delegation, Membership, Role, StepState, Team
 from tenants.policies import Escalation, Step, Then
 from tenants.selectors import ADMIN
 
@@ -212,20 +212,36 @@ def _is_free_q(person: User) -> Q:
 # --- Whom to tell ------------------------------------------------------------------------------------------------
 
 
-def people_asked(steps: Iterable[CaseStep]) -> list[User]:
-    """Who may decide these steps by what they name, with those who stand in for them now; by name."""
+def people_asked(steps: Sequence[CaseStep]) -> list[User]:
+    """Who may decide these steps of a case by what they name, with those who stand in for them now; by name."""
     found: dict[UUID, User] = {}
     for step in steps:
         for prefix in ("", "up_") if step.escalated_at else ("",):
-            for person in _people_named(step, prefix):
-                found[person.pk] = person
-    away = Delegation.objects.filter(
-        person__in=list(found), revoked_at__isnull=True, span__contains=YardNow(), delegate__is_active=True
-    )
-    for delegation in away.select_related("delegate"):
+            found |= {person.pk: person for person in _people_named(step, prefix)}
+    if not found:
+        return []
+    case = steps[0].case
+    for delegation in _away_now(case, found):
         found[delegation.delegate_id] = delegation.delegate
-    requesters = {step.requester_id for step in steps}
-    return sorted((one for one in found.values() if one.pk not in requesters), key=lambda one: one.username)
+    found.pop(case.requester_id, None)
+    return sorted(found.values(), key=lambda one: one.username)
+
+
+def _away_now(case: Case, people: Iterable[UUID]) -> list[Delegation]:
+    """The delegations of these people that cover the case."""
+    found = Delegation.objects.filter(
+        person__in=list(people),
+        company=case.company_id,
+        revoked_at__isnull=True,
+        span__contains=YardNow(),
+        delegate__is_active=True,
+    )
+    kind, path = case.facts.get("kind"), set(case.team.path)
+    return [
+        one
+        for one in found.select_related("delegate").order_by("created_at", "id")
+        if (not one.kinds or kind in one.kinds) and (not one.teams or path & set(one.teams))
+    ]
 
 
 def _people_named(step: CaseStep, prefix: str) -> QuerySet[User]:

@@ -78,15 +78,16 @@ def delegation_create(
 
 
 @transaction.atomic
-def delegation_revoke(*, actor: User, delegation_id: UUID) -> Delegation:
+def delegation_revoke(*, actor: User, delegation_id: UUID, reason: str = "") -> Delegation:
     """Ends it at once: by the person, the delegate (who gives it back) or an admin. A second time changes nothing."""
     found = delegation_list(actor).filter(pk=delegation_id).first()
     if found is None:
         raise NotFound("delegation_unknown", _("There is no such delegation."))
+    reason = text_check(reason, field="reason", longest=400, is_optional=True)
     now = clock.now()
     if Delegation.objects.filter(pk=found.pk, revoked_at__isnull=True).update(revoked_at=now):
         found.revoked_at = now
-        _delegation_event(actor, found, "delegation.revoke", old=_told(found))
+        _delegation_event(actor, found, "delegation.revoke", old=_told(found), reason=reason)
     return found
 
 

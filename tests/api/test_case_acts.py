@@ -131,6 +131,16 @@ def test_many_decisions_have_an_outcome_each(manager: User, member: User, team: 
     assert [one["problem"]["code"] for one in outcomes[1:]] == ["case_decided", "case_unknown"]
 
 
+def test_a_strangers_decision_among_many_changes_nothing(manager: User, member: User, team: Team) -> None:
+    key = ask(member, team)
+    stranger = factories.user("manager", factories.team())
+
+    (outcome,) = Caller(stranger).post("case-decisions", {"cases": [key], "approve": True})["outcomes"]
+
+    assert (outcome["state"], outcome["problem"]["code"]) == (None, "case_unknown")
+    assert Case.objects.get().state == "open"
+
+
 def test_the_list_is_filtered(manager: User, member: User, team: Team) -> None:
     key = ask(member, team)
     caller = Caller(manager)

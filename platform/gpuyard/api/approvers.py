@@ -96,14 +96,14 @@ class DelegationRevokeView(APIView):
     """Ends a delegation at once; a second time changes nothing."""
 
     class In(Input):
-        pass
+        reason = Text(max_length=400, allow_blank=True, default="")
 
     @extend_schema(operation_id="delegation_revoke", request=In, responses=DelegationOut)
     @idempotent
     def post(self, request: Request, delegation_id: UUID) -> Response:
         actor = actor_of(request)
-        body(request, self.In)
-        return Response(_shown(delegation_revoke(actor=actor, delegation_id=delegation_id).pk, actor))
+        ended = delegation_revoke(actor=actor, delegation_id=delegation_id, **body(request, self.In))
+        return Response(_shown(ended.pk, actor))
 
 
 def _shown(key: UUID, actor: Any) -> dict[str, Any]:

@@ -104,7 +104,8 @@ def _shell(request: HttpRequest) -> Shell:
     teams = list(teams_visible(actor)[:MOST_TEAMS])
     picked = team_picked(request)
     paths = team_paths(teams)
-    may_decide = not roles.isdisjoint(DECIDES)
+    waiting = cases_to_decide(actor).count()  # also of who stands in for somebody, or is in a group
+    may_decide = waiting > 0 or not roles.isdisjoint(DECIDES)
     return Shell(
         user_name=actor.get_full_name() or actor.username,
         teams=tuple(
@@ -117,7 +118,7 @@ def _shell(request: HttpRequest) -> Shell:
             for team in teams
         ),
         nav=_nav(roles),
-        approvals_waiting=cases_to_decide(actor).count() if may_decide else 0,
+        approvals_waiting=waiting,
         unread=unread_count(actor),
         may_request=not roles.isdisjoint(REQUESTS),
         may_approve=may_decide,

@@ -36,6 +36,7 @@ def answer_of(actor: User, team: Team | None, form: RequestForm) -> AnswerPanel:
             kind=form.cleaned_data["kind"],
             spec=form.question.as_json(),
             priority=priority if isinstance(priority, int) else 0,  # what is none is refused when it is sent
+            band=form.cleaned_data.get("band") or 0,
         )
     except DomainError as exc:
         form.refuse(exc.errors)
