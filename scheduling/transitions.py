@@ -56,6 +56,7 @@ def attempt_move(workload: Workload, attempt: Attempt, new: str, *, actor: By = 
         actor=actor,
         action=f"attempt.{new}",
         subject=attempt,
+        team_id=workload.team_id,
         old={"state": old},
         new={"state": new, "number": attempt.number, "end_reason": attempt.end_reason},
     )
@@ -77,6 +78,7 @@ def replica_move(workload: Workload, replica: Replica, new: str, *, actor: By = 
         actor=actor,
         action=f"replica.{new}",
         subject=replica,
+        team_id=workload.team_id,
         old={"state": old},
         new={"state": new, **{key: value for key, value in told.items() if value not in (None, "")}},
     )

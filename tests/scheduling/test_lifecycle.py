@@ -334,3 +334,11 @@ def test_the_end_wakes_the_pass(django_capture_on_commit_callbacks: Callable[...
     with django_capture_on_commit_callbacks() as callbacks:
         agent.sync(exited(replica, 0))
     assert len(callbacks) == 1
+
+
+def test_events_of_attempts_and_replicas_name_the_team() -> None:
+    agent, replica, workload = _single(running=True)
+    agent.sync(exited(replica, 0))
+    events = Event.objects.filter(subject_type__in=("attempt", "replica"))
+    assert {event.action for event in events} >= {"attempt.ended", "replica.exited"}
+    assert {event.team_id for event in events} == {workload.team_id}
