@@ -176,13 +176,15 @@ def document(shape: Shape) -> dict[str, Any]:
     return spec_parse(asked).as_json()
 
 
-def release() -> int:
-    """All that wait for approval wait for GPUs from now on; returns how many."""
+def release(at_most: int | None = None) -> int:
+    """All that wait for approval (or so many of them) wait for GPUs from now on; returns how many."""
     from gpuyard.core import clock
     from scheduling.models import Workload
     from scheduling.states import WorkloadState
 
     pending = Workload.objects.filter(state=WorkloadState.PENDING_APPROVAL)
+    if at_most is not None:
+        pending = Workload.objects.filter(pk__in=pending.order_by("created_at", "id")[:at_most])
     return pending.update(state=WorkloadState.WAITING, queued_at=clock.now())
 
 

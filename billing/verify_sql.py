@@ -220,7 +220,7 @@ ORDER BY 1, 2
 
 GUARDS_MISSING = """
 SELECT wanted.name FROM unnest(ARRAY[
-  'scheduling_two_holders', 'scheduling_promise', 'scheduling_card_or_mig', 'fleet_gpucondition_once',
+  'scheduling_slots_once', 'scheduling_card_or_mig', 'fleet_gpucondition_once',
   'billing_usageline_once', 'billing_costrate_once', 'billing_pricerate_once']) AS wanted (name)
 WHERE NOT EXISTS (SELECT 1 FROM pg_constraint c WHERE c.conname = wanted.name AND c.convalidated)
 UNION ALL

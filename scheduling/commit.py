@@ -8,6 +8,7 @@ refused with a reason, and the rest goes on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -34,7 +35,7 @@ from scheduling.loader import Loaded
 from scheduling.locked import Headroom, cards_read, rooms_lock, subjects_lock
 from scheduling.models import SchedulerState
 from scheduling.placing import Placer, Placing, Store, attempts_read, counters_move
-from scheduling.records import Timings, pass_record
+from scheduling.records import Timings, pass_proof, pass_record
 from scheduling.rows import array_text
 from scheduling.states import AttemptState, WorkloadState
 
@@ -61,17 +62,37 @@ class Committed:
 
 def plan_commit(loaded: Loaded, plan: Plan, timings: Timings) -> Committed:
     """Stores what a plan decided; raises `Overtaken`, having changed nothing, if it comes too late."""
-    with transaction.atomic():
+    with ThreadPoolExecutor(max_workers=1) as beside, transaction.atomic():
         done = Committed(pass_number=loaded.pass_number + 1)
         _fence(done.pass_number)
+        _look_up_by_index()
         acts = bool(plan.starts or plan.claims or plan.stops or plan.grows)
+        # This process mostly waits for the database from here on.
+        proof = beside.submit(pass_proof, loaded, plan) if acts else None
         if acts:
             placings, leaving = _Batch(plan, loaded.policy, done).store()
             _account(placings, leaving, done)
         changed = judging.verdicts_store(plan, done.pass_number, done.refused)
         if changed or acts:
-            pass_record(loaded, plan, timings, started=len(done.started), refused=done.refused)
+            pass_record(
+                loaded,
+                plan,
+                timings,
+                started=len(done.started),
+                refused=done.refused,
+                proof=proof.result() if proof else pass_proof(loaded, plan),
+            )
     return done
+
+
+def _look_up_by_index() -> None:
+    """For this transaction, its checks of foreign keys included.
+
+    A connection plans each such check once. One that was planned while the tables were small would read them whole
+    for each row of the first large pass.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")
 
 
 def _fence(number: int) -> None:

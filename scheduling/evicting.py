@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 
 from gpuyard.audit.services import Actor, Draft, Subject, event_draft
 from gpuyard.core import ids
-from gpuyard.core.bulk import rows_insert
+from gpuyard.core.bulk import json_text, rows_insert
 from scheduling import claims
 from scheduling.engine.decisions import (
     STOP_CONSOLIDATE,
@@ -29,7 +29,6 @@ from scheduling.engine.decisions import (
 )
 from scheduling.ledger import allocations_stopping
 from scheduling.locked import Subject as Victim
-from scheduling.locked import json_text
 from scheduling.models import Eviction
 from scheduling.outcomes import EndReason
 from scheduling.placing import LiveAttempt

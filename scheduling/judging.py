@@ -10,11 +10,11 @@ from uuid import UUID
 
 from django.db import connection
 
+from gpuyard.core.bulk import json_text
 from gpuyard.core.money import UNITS_PER_GPU
 from scheduling.engine.blockers import leaving_blocker
 from scheduling.engine.decisions import Claim, Plan
 from scheduling.evicting import Leaving
-from scheduling.locked import json_text
 from scheduling.moments import from_us
 from scheduling.placing import Placing
 

@@ -10,7 +10,6 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from gpuyard.core.money import SLOTS_PER_GPU
 from scheduling.engine.decisions import ReplicaPlacement
@@ -284,12 +283,3 @@ def port_names(subject: Subject, replicas: int) -> list[tuple[str, str]]:
     if replicas > 1:
         names.append((RENDEZVOUS, ""))
     return names
-
-
-# json.dumps would make an encoder for each call.
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-
-
-def json_text(value: Any) -> str:
-    """As a jsonb parameter."""
-    return _encode(value)

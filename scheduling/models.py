@@ -5,9 +5,10 @@ from __future__ import annotations
 from uuid import UUID
 
 from django.contrib.postgres.constraints import ExclusionConstraint
-from django.contrib.postgres.fields import ArrayField, DateTimeRangeField, RangeOperators
+from django.contrib.postgres.fields import ArrayField, DateTimeRangeField, IntegerRangeField, RangeOperators
 from django.db import models
-from django.db.models import Q
+from django.db.models import Case, Func, Q, When
+from django.db.models.expressions import Combinable
 from django.utils.translation import gettext_lazy as _
 
 from gpuyard.core import ids
@@ -257,10 +258,25 @@ class PortLease(models.Model):
 
 
 _HOLDERS = Q(state__in=["held", "stopping", "unconfirmed", "ended"])
-_SLOTS = [
+
+
+def _side(begin: int, end: int) -> Func:
+    return Func(begin, end, function="int4range", output_field=IntegerRangeField())
+
+
+# A row stands among the promises (1), among the holders (2), or among both; each set excludes on its own. As a range
+# that must not overlap, one index answers for both sets.
+_SIDES = Case(
+    When(state="claimed", then=_side(1, 2)),
+    When(state__in=["held", "unconfirmed"], then=_side(1, 3)),
+    default=_side(2, 3),
+    output_field=IntegerRangeField(),
+)
+_SLOTS: list[tuple[str | Combinable, str]] = [
     ("gpu", RangeOperators.EQUAL),
     ("slots", RangeOperators.OVERLAPS),
     ("span", RangeOperators.OVERLAPS),
+    (_SIDES, RangeOperators.OVERLAPS),
 ]
 
 
@@ -324,11 +340,9 @@ class Allocation(models.Model):
             )
         ]
         constraints = [
-            ExclusionConstraint(name="scheduling_two_holders", expressions=_SLOTS, condition=_HOLDERS),
+            # Two holders of one slot, and a promise that is stolen.
             ExclusionConstraint(
-                name="scheduling_promise",
-                expressions=_SLOTS,
-                condition=Q(state__in=["claimed", "held", "unconfirmed"]),
+                name="scheduling_slots_once", expressions=_SLOTS, condition=~Q(state="dropped")
             ),
             ExclusionConstraint(
                 name="scheduling_card_or_mig",

@@ -16,6 +16,7 @@ from scheduling.claims import claims_turn
 from scheduling.commit import Committed, Overtaken, plan_commit
 from scheduling.decay import usage_fold
 from scheduling.dependencies import dependencies_settle
+from scheduling.engine.collector import collector_paused
 from scheduling.engine.decisions import Policy
 from scheduling.engine.plan import plan
 from scheduling.loader import snapshot_load
@@ -51,6 +52,11 @@ def pass_turns() -> list[Committed]:
 
 def pass_once(policy: Policy | None = None) -> Committed:
     """One pass, without the lock: the fence alone keeps two from both committing."""
+    with collector_paused():
+        return _pass_once(policy)
+
+
+def _pass_once(policy: Policy | None) -> Committed:
     claims_started = claims_turn()
     started_at, began = clock.now(), time.monotonic()
     dependencies_settle()

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from django.db import IntegrityError, connection, transaction
 
 from gpuyard.core import ids
-from gpuyard.core.bulk import rows_insert
+from gpuyard.core.bulk import json_text, rows_insert
 from gpuyard.core.money import units_for
 from scheduling.engine.decisions import Claim, Grow, Policy, ReplicaPlacement, Start
-from scheduling.locked import WHOLE_CARD, Card, Headroom, Subject, json_text, port_names
+from scheduling.locked import WHOLE_CARD, Card, Headroom, Subject, port_names
 from scheduling.models import Allocation, Attempt, PortLease, Replica
 from scheduling.rows import rows_read
 from scheduling.states import AttemptState

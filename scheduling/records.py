@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 
 from django.utils.translation import gettext as _
@@ -40,6 +41,18 @@ class Timings:
 # --- Writing it down ---------------------------------------------------------------------------------------
 
 
+class Proof(NamedTuple):
+    """What a replay goes by: the snapshot, compressed, and the digest of the plan."""
+
+    snapshot: bytes
+    plan_digest: str
+
+
+def pass_proof(loaded: Loaded, plan: Plan) -> Proof:
+    """Asks the database nothing, so that it can be made while the database works."""
+    return Proof(zlib.compress(to_json(loaded.snapshot).encode(), level=1), plan_digest(plan))
+
+
 def pass_record(
     loaded: Loaded,
     plan: Plan,
@@ -47,10 +60,11 @@ def pass_record(
     *,
     started: int,
     refused: Mapping[UUID, str],
+    proof: Proof,
 ) -> None:
     """Keeps what the pass knew and did; part of its commit. What was refused in the end does not count as done."""
     number = loaded.pass_number + 1
-    snapshot = zlib.compress(to_json(loaded.snapshot).encode(), level=1)
+    snapshot, digest = proof
     public_ids = dict(Workload.objects.filter(id__in=refused).values_list("id", "public_id"))
     spent_ms = timings.load_ms + timings.plan_ms
     PassRecord.objects.create(
@@ -70,7 +84,7 @@ def pass_record(
         now_us=loaded.now_us,
         policy=policy_values(loaded.policy),
         engine_version=engine_version(),
-        plan_digest=plan_digest(plan),
+        plan_digest=digest,
     )
     SchedulerState.objects.filter(pk=1).update(shares=_shares(plan))
     old = PassRecord.objects.filter(number__lte=number - SNAPSHOTS_KEPT, snapshot__isnull=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from scheduling.engine.collector import collector_paused
 from scheduling.engine.consolidation import consolidate
 from scheduling.engine.decisions import (
     Blocker,
@@ -37,6 +38,11 @@ __all__ = [
 
 def plan(snapshot: Snapshot, policy: Policy, now_us: int) -> Plan:
     """What a guarantee or a band is owed is taken before borrowed work may start on what is free."""
+    with collector_paused():
+        return _plan(snapshot, policy, now_us)
+
+
+def _plan(snapshot: Snapshot, policy: Policy, now_us: int) -> Plan:
     current = Pass(snapshot, policy, now_us)
     back = TakeBack(current)
     waiting = _serve_bands(current, back)

@@ -14,7 +14,7 @@ from gpuyard.fleet.models import Node, Pool, Tier
 from scheduling.engine.plan import plan
 from scheduling.loader import snapshot_load
 from scheduling.models import BandGrant, Eviction, SchedulingPolicyVersion, Workload
-from scheduling.records import Timings, pass_record
+from scheduling.records import Timings, pass_proof, pass_record
 from scheduling.services import workload_submit
 from scheduling.states import WorkloadState
 from tenants.models import ApiToken, ApproverGroup, Case, Delegation, Role
@@ -170,4 +170,5 @@ def _pass_recorded() -> None:
     """Pass 1 as it would be stored, though nothing of its plan is done."""
     loaded = snapshot_load()
     decided = plan(loaded.snapshot, loaded.policy, loaded.now_us)
-    pass_record(loaded, decided, Timings(loaded.now, 1.0, 1.0), started=0, refused={})
+    proof = pass_proof(loaded, decided)
+    pass_record(loaded, decided, Timings(loaded.now, 1.0, 1.0), started=0, refused={}, proof=proof)

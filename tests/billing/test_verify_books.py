@@ -165,8 +165,7 @@ def test_a_doubled_line_is_found_and_named(owner_connection: Connection) -> None
 def test_an_overlap_of_holders_is_found_and_named(owner_connection: Connection) -> None:
     since, gpus, (_first, _second, third, _share) = busy_fleet()
     meter()
-    for rule in ("scheduling_two_holders", "scheduling_promise"):
-        owner_connection.execute(f"ALTER TABLE scheduling_allocation DROP CONSTRAINT {rule}")
+    owner_connection.execute("ALTER TABLE scheduling_allocation DROP CONSTRAINT scheduling_slots_once")
     other = end(held(gpus[1], since + HOUR), since + 2 * HOUR)
     report = books_verify()
     assert report.double_allocations == 1

@@ -65,11 +65,11 @@ def _refused(act: Callable[[], Any], *words: str) -> None:
 
 
 def test_two_holders_of_one_gpu_are_refused(held: Allocation) -> None:
-    _refused(lambda: _second(held), "scheduling_two_holders", "scheduling_promise")
+    _refused(lambda: _second(held), "scheduling_slots_once")
 
 
 def test_a_claim_over_a_held_gpu_is_refused(held: Allocation) -> None:
-    _refused(lambda: _second(held, state="claimed"), "scheduling_promise")
+    _refused(lambda: _second(held, state="claimed"), "scheduling_slots_once")
 
 
 def test_a_claim_waits_behind_a_stopping_victim_and_starts_after_it(held: Allocation) -> None:
@@ -82,7 +82,7 @@ def test_a_claim_waits_behind_a_stopping_victim_and_starts_after_it(held: Alloca
             state="held", claimed_at=claim.span.lower, span=DateTimeTZRange(now, None)
         )
 
-    _refused(start, "scheduling_two_holders")
+    _refused(start, "scheduling_slots_once")
     _end(held)
     start()
     claim.refresh_from_db()
@@ -95,14 +95,14 @@ def test_a_claim_cannot_be_stolen(held: Allocation) -> None:
     _move(held, "stopping")
     _second(held, state="claimed")
     _end(held)
-    _refused(lambda: _second(held), "scheduling_promise")
-    _refused(lambda: _second(held, state="claimed"), "scheduling_promise")
+    _refused(lambda: _second(held), "scheduling_slots_once")
+    _refused(lambda: _second(held, state="claimed"), "scheduling_slots_once")
 
 
 def test_a_lost_holder_blocks_claims_and_holders(held: Allocation) -> None:
     _move(held, "unconfirmed")
-    _refused(lambda: _second(held), "scheduling_promise", "scheduling_two_holders")
-    _refused(lambda: _second(held, state="claimed"), "scheduling_promise")
+    _refused(lambda: _second(held), "scheduling_slots_once")
+    _refused(lambda: _second(held, state="claimed"), "scheduling_slots_once")
 
 
 def test_a_card_is_held_whole_or_by_instances(held: Allocation) -> None:

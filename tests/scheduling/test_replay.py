@@ -13,7 +13,7 @@ from scheduling.engine.decisions import Plan, Policy, Stop, plan_to_json, policy
 from scheduling.loader import snapshot_load
 from scheduling.models import PassRecord
 from scheduling.passes import pass_once
-from scheduling.records import Timings, engine_version, pass_record, pass_replay
+from scheduling.records import Timings, engine_version, pass_proof, pass_record, pass_replay
 from tests import factories as make
 
 pytestmark = pytest.mark.django_db
@@ -91,7 +91,8 @@ def test_what_was_taken_back_counts_unless_its_claim_was_refused() -> None:
     decided = Plan(stops=(stop, replace(stop, for_workload_id=str(refused.pk), replicas=(1,))))
     loaded = snapshot_load()
     timings = Timings(loaded.now, 1.0, 1.0)
-    pass_record(loaded, decided, timings, started=0, refused={refused.pk: "node_changed"})
+    proof = pass_proof(loaded, decided)
+    pass_record(loaded, decided, timings, started=0, refused={refused.pk: "node_changed"}, proof=proof)
     record = PassRecord.objects.get()
     assert (record.stopped, record.refused[0]["workload"]) == (1, refused.public_id)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -15,13 +14,11 @@ from gpuyard.audit.doors import door_now
 from gpuyard.audit.masking import masked, text_masked
 from gpuyard.audit.models import Event
 from gpuyard.core import ids
-from gpuyard.core.bulk import rows_insert
+from gpuyard.core.bulk import json_text, rows_insert
 from gpuyard.core.models import User
 from gpuyard.core.text import text_for_lookup
 
 _BATCH = 500
-# json.dumps would make an encoder for each call.
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 @dataclass(frozen=True)
@@ -110,8 +107,8 @@ def _rows(drafts: Iterable[Draft]) -> Iterator[tuple[Any, ...]]:
     given = iter(drafts)
     while some := list(islice(given, _BATCH)):
         for event_id, draft in zip(ids.uuid7_texts(len(some)), some, strict=True):
-            old = None if draft.old is None else _encode(draft.old)
-            new = None if draft.new is None else _encode(draft.new)
+            old = None if draft.old is None else json_text(draft.old)
+            new = None if draft.new is None else json_text(draft.new)
             yield event_id, *draft._replace(old=old, new=new)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import connection, models
 from psycopg import sql
+from pydantic_core import to_json
 
 
 def rows_insert(model: type[models.Model], names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -29,3 +30,8 @@ def rows_insert(model: type[models.Model], names: Sequence[str], rows: Iterable[
     with connection.cursor() as cursor, connection.wrap_database_errors, cursor.copy(statement) as copy:
         for row in chain((first,), given):
             copy.write_row(row)
+
+
+def json_text(value: Any) -> str:
+    """As a jsonb parameter; a third of the time that `json` takes."""
+    return to_json(value).decode()
