@@ -14,9 +14,10 @@ from rest_framework.views import APIView
 from gpuyard.core.pagination import RankPages
 from gpuyard.core.rest import Input, Output, PagedView, Text, Whole, actor_of, body
 from tenants.directory import teams_describe, teams_joined
-from tenants.models import ApiToken, Role
+from tenants.models import ApiToken, Role, ServiceAccount
+from tenants.scopes import TOKEN_SCOPES
 from tenants.selectors import member_list, team_get, teams_visible, token_list
-from tenants.services import TOKEN_SCOPES, token_create, token_revoke
+from tenants.tokens import MOST_NETWORKS, token_create, token_revoke
 
 # --- Teams -------------------------------------------------------------------------------------------------
 
@@ -114,10 +115,12 @@ class TokenOut(Output):
     name = serializers.CharField()
     prefix = serializers.CharField()
     scopes = serializers.ListField(child=serializers.ChoiceField(TOKEN_SCOPES))
+    networks = serializers.ListField(child=serializers.CharField())
     created_at = serializers.DateTimeField()
     expires_at = serializers.DateTimeField()
     revoked_at = serializers.DateTimeField(allow_null=True)
     last_used_at = serializers.DateTimeField(allow_null=True)
+    last_used_from = serializers.CharField()
 
 
 class TokenMade(TokenOut):
@@ -126,34 +129,44 @@ class TokenMade(TokenOut):
     secret = serializers.CharField()
 
 
+class TokenIn(Input):
+    """`networks`: from where it works, such as 10.1.0.0/16; none: from anywhere."""
+
+    name = Text(max_length=80)
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(TOKEN_SCOPES), min_length=1, max_length=len(TOKEN_SCOPES)
+    )
+    lifetime_days = Whole(min_value=1, max_value=366, default=30)
+    networks = serializers.ListField(child=Text(max_length=60), max_length=MOST_NETWORKS, default=list)
+
+
+def token_made(request: Request, account: ServiceAccount | None = None) -> Response:
+    """A new token as it was asked for, with its secret."""
+    asked = body(request, TokenIn)
+    token, secret = token_create(
+        actor=actor_of(request),
+        name=asked["name"],
+        scopes=asked["scopes"],
+        lifetime=timedelta(days=asked["lifetime_days"]),
+        networks=asked["networks"],
+        made_with=request.auth if isinstance(request.auth, ApiToken) else None,
+        account=account,
+    )
+    token.refresh_from_db()
+    return Response({**TokenOut(token).data, "secret": secret}, status=201)
+
+
 class TokensView(PagedView):
     """One's own tokens."""
-
-    class In(Input):
-        name = Text(max_length=80)
-        scopes = serializers.ListField(
-            child=serializers.ChoiceField(TOKEN_SCOPES), min_length=1, max_length=len(TOKEN_SCOPES)
-        )
-        lifetime_days = Whole(min_value=1, max_value=366, default=30)
 
     @extend_schema(operation_id="tokens_list", responses=TokenOut(many=True))
     def get(self, request: Request) -> Response:
         return self.page(request, token_list(actor_of(request)), TokenOut)
 
     # No Idempotency-Key: the stored answer would keep the secret for a day.
-    @extend_schema(operation_id="tokens_create", request=In, responses={201: TokenMade})
+    @extend_schema(operation_id="tokens_create", request=TokenIn, responses={201: TokenMade})
     def post(self, request: Request) -> Response:
-        asked = body(request, self.In)
-        lifetime = timedelta(days=asked["lifetime_days"])
-        token, secret = token_create(
-            actor=actor_of(request),
-            name=asked["name"],
-            scopes=asked["scopes"],
-            lifetime=lifetime,
-            made_with=request.auth if isinstance(request.auth, ApiToken) else None,
-        )
-        token.refresh_from_db()
-        return Response({**TokenOut(token).data, "secret": secret}, status=201)
+        return token_made(request)
 
 
 class TokenView(APIView):

@@ -1,17 +1,13 @@
-"""Companies, teams, people, roles, quotas and tokens: what changes them. Cases are in `tenants.cases`.
+"""Companies, teams, people, roles and quotas: what changes them. Cases: `tenants.cases`, tokens: `tenants.tokens`.
 
 Each service checks the actor's right, changes one thing and records it in the same transaction.
 """
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 import zoneinfo
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from uuid import UUID
 
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
@@ -28,7 +24,7 @@ from gpuyard.core.text import text_check
 from gpuyard.fleet.models import Tier
 from tenants.cases import case_amend, case_answer, case_open, case_withdraw
 from tenants.deciding import case_decide, case_send_back, cases_decide
-from tenants.models import ApiToken, ApprovalPolicy, Membership, Quota, Role, Team
+from tenants.models import ApprovalPolicy, Membership, Quota, Role, Team
 from tenants.policies import DEFAULT_DOCUMENT, ApprovalDocument
 from tenants.rules import approval_policy_activate
 from tenants.selectors import ADMIN, role_require
@@ -47,15 +43,10 @@ __all__ = [
     "membership_remove",
     "quota_set",
     "team_create",
-    "token_create",
-    "token_revoke",
     "user_create",
 ]
 
 MOST_UNITS = 10_000_000 * UNITS_PER_GPU
-TOKEN_SCOPES = ("read", "write")  # what gpuyard.api.permissions asks for
-TOKEN_PREFIX = "gpy_"  # noqa: S105 - what tokens look like, not one of them
-_LONGEST_TOKEN_LIFE = timedelta(days=366)
 
 
 # --- Companies, teams, people -------------------------------------------------------------------------------
@@ -279,87 +270,6 @@ def _guarantees_fit() -> Iterator[None]:
             field="guaranteed",
             remedy=_("Lower it, lower a sister team's, or raise the one above first."),
         ) from exc
-
-
-# --- Tokens ----------------------------------------------------------------------------------------------
-
-
-@transaction.atomic
-def token_create(
-    *,
-    actor: User,
-    name: str,
-    scopes: Collection[str],
-    lifetime: timedelta,
-    made_with: ApiToken | None = None,
-) -> tuple[ApiToken, str]:
-    """A token for the actor's own use of the API, and its secret, which is shown this once and never stored.
-
-    One that is made with another token has none but its scopes and ends with it at the latest: a leaked token
-    must not make itself a stronger or longer one.
-    """
-    wanted = sorted(set(scopes))
-    if not wanted or not set(wanted) <= set(TOKEN_SCOPES):
-        raise Invalid(
-            "scope_unknown",
-            _("There is no such scope."),
-            field="scopes",
-            remedy=_("Choose from %(scopes)s.") % {"scopes": ", ".join(TOKEN_SCOPES)},
-        )
-    if not timedelta(0) < lifetime <= _LONGEST_TOKEN_LIFE:
-        raise Invalid(
-            "lifetime_invalid",
-            _("A token lives for a year at most."),
-            field="lifetime",
-            remedy=_("Choose from 1 to 366 days."),
-        )
-    expires_at = clock.now() + lifetime
-    if made_with is not None:
-        _scopes_within(wanted, made_with)
-        expires_at = min(expires_at, made_with.expires_at)
-    secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
-    token = ApiToken.objects.create(
-        user=actor,
-        name=text_check(name, field="name", longest=80),
-        prefix=secret[:8],
-        digest=hashlib.sha256(secret.encode()).hexdigest(),
-        scopes=wanted,
-        expires_at=expires_at,
-    )
-    _token_event(actor, token, "token.create")
-    return token, secret
-
-
-def _scopes_within(wanted: list[str], made_with: ApiToken) -> None:
-    if beyond := sorted(set(wanted) - set(made_with.scopes)):
-        raise Forbidden(
-            "scope_beyond_own",
-            _("A token cannot give what it lacks: %(scopes)s.") % {"scopes": ", ".join(beyond)},
-            remedy=_("Ask for fewer scopes, or use a token that has them."),
-        )
-
-
-@transaction.atomic
-def token_revoke(*, actor: User, token_id: UUID) -> ApiToken:
-    """Ends one of the actor's own tokens at once; an admin may end anybody's."""
-    mine = ApiToken.objects.all() if actor.is_platform_admin else ApiToken.objects.filter(user=actor)
-    token = mine.filter(pk=token_id).first()
-    if token is None:
-        raise NotFound("token_unknown", _("There is no such token."))
-    token.revoked_at = clock.now()
-    if ApiToken.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=token.revoked_at):
-        _token_event(actor, token, "token.revoke")
-    return token
-
-
-def _token_event(actor: User, token: ApiToken, action: str) -> None:
-    event_record(
-        company_id=None,
-        actor=actor,
-        action=action,
-        subject=token,
-        new={"name": token.name, "scopes": token.scopes, "user": token.user.username},
-    )
 
 
 # --- Shared ----------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from psycopg.types.range import Range
 
 from billing.models import CostRate, PriceRate, ServiceClass
 from gpuyard.core import clock, ids
-from gpuyard.core.models import User
+from gpuyard.core.models import User, UserKind
 from gpuyard.core.money import SLOTS_PER_GPU, UNITS_PER_GPU
 from gpuyard.fleet.models import (
     Condition,
@@ -39,7 +39,7 @@ from gpuyard.notify.models import Endpoint, Message, Notification
 from gpuyard.notify.vault import sealed
 from scheduling.models import Allocation, Attempt, Kind, Replica, Workload, WorkloadSpec
 from scheduling.states import AllocationState, AttemptState, ReplicaState, WorkloadState
-from tenants.models import ApprovalPolicy, Membership, PoolDedication, Quota, Team
+from tenants.models import ApprovalPolicy, Membership, PoolDedication, Quota, ServiceAccount, Team
 
 _numbers = itertools.count(1)
 LONG_AGO = timedelta(days=30)
@@ -102,6 +102,15 @@ def user(
 def admin(**fields: Any) -> User:
     """A platform admin."""
     return user(username=fields.pop("username", None) or _name("admin"), is_platform_admin=True, **fields)
+
+
+def service_account(on: Team, name: str | None = None, *, role: str = "member") -> ServiceAccount:
+    """A program with one role on the team; see `tests.api.calls.token_for`."""
+    name = name or _name("program")
+    account = user(role, on, username=f"{name}@{on.public_id}", kind=UserKind.SERVICE)
+    account.set_unusable_password()
+    account.save()
+    return ServiceAccount.objects.create(user=account, team=on, name=name)
 
 
 def membership(person: User, on: Team, role: str = "member") -> Membership:

@@ -2,7 +2,7 @@
 
 from tenants.models.approval import ApprovalPolicy, Case, CaseMessage, CaseState, CaseStep, StepState
 from tenants.models.approvers import ApproverGroup, Delegation
-from tenants.models.identity import ApiToken
+from tenants.models.identity import ApiToken, ServiceAccount
 from tenants.models.quotas import Quota
 from tenants.models.teams import Membership, PoolDedication, Role, Team
 
@@ -19,6 +19,7 @@ __all__ = [
     "PoolDedication",
     "Quota",
     "Role",
+    "ServiceAccount",
     "StepState",
     "Team",
 ]

@@ -18,7 +18,12 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from rest_framework.test import APIClient
 from rest_framework.views import APIView
 
+<<<<<<< HEAD
 from gpuyard.core import clock
+=======
+from gpuyard.api.scopes import AREA_OF
+from tenants.scopes import TOKEN_SCOPES, scope_covers
+>>>>>>> cb15673 (Limit tokens to areas and networks, add service accounts)
 from tests import factories
 from tests.api.calls import token_for
 from tests.api.world import World
@@ -44,6 +49,7 @@ V = "api/v1/scheduling-policy/versions"
 ADMINS = "401 403 403 403 403 403 200"
 P = "api/v1/passes/<int:number>"
 H = "api/v1/webhooks/<uuid:endpoint_id>"
+A = "api/v1/service-accounts/<str:public_id>"
 W, C, T, N = (f"api/v1/{name}/<str:public_id>" for name in ("workloads", "cases", "teams", "nodes"))
 G, R = "api/v1/approver-groups/<uuid:group_id>", "api/v1/approval-rules/<str:public_id>"
 API = (
@@ -54,6 +60,12 @@ API = (
     Row("post", "api/v1/tokens", "401 201 201 201 201 201 201", send="token"),
     # one's own only; and an admin may end anybody's
     Row("delete", "api/v1/tokens/<uuid:token_id>", "401 404 404 404 404 404 204", "token"),
+    Row("get", "api/v1/service-accounts", SIGNED_IN),
+    Row("post", "api/v1/service-accounts", "401 404 403 201 403 403 201", send="account"),
+    Row("get", A, "401 404 403 200 403 200 200", "account"),
+    Row("delete", A, "401 404 403 204 403 403 204", "account"),
+    Row("get", f"{A}/tokens", "401 404 403 200 403 200 200", "account"),
+    Row("post", f"{A}/tokens", "401 404 403 201 403 403 201", "account", "token"),
     Row("get", "api/v1/teams", SIGNED_IN),
     Row("get", T, OURS, "team"),
     Row("get", f"{T}/members", OURS, "team"),
@@ -260,6 +272,7 @@ def _bodies(world: World) -> dict[str, Any]:
     return {
         "": {},
         "token": {"name": "ci", "scopes": ["read"]},
+        "account": {"team": world.ours.team.public_id, "name": "nightly", "role": "member"},
         "request": {
             "team": world.ours.team.public_id,
             "name": "new",
@@ -372,7 +385,10 @@ def _client(world: World, who: str, row: Row) -> Client:
 
 
 def _answer(world: World, who: str, row: Row) -> tuple[int, str]:
-    client = _client(world, who, row)
+    return _sent(_client(world, who, row), world, row)
+
+
+def _sent(client: Client, world: World, row: Row) -> tuple[int, str]:
     path = world.path(row.route.replace("^", "nothing"), row.subject)
     sent = _bodies(world)[row.send]
     kind = {} if row in WEB or row.method == "get" else {"format": "json"}
@@ -400,6 +416,36 @@ def test_everybody_is_answered_as_the_table_says(who: str) -> None:
     for row, (status, text) in answers.items():
         told = [mark for mark in hidden.get(who, world.theirs.marks()) if mark in text and status < 400]
         assert who == "admin" or not told, (row, told)
+
+
+@pytest.mark.parametrize("scope", TOKEN_SCOPES)
+def test_a_service_account_does_what_its_role_and_its_scope_say(scope: str) -> None:
+    """With the role of a member it is a member, where its token's scope reaches; nothing else, anywhere."""
+    world = World()
+    api = APIClient()
+    api.credentials(HTTP_AUTHORIZATION=f"Bearer {token_for(world.ours.account.user, scopes=scope)}")
+    wrong = []
+    for row in API:
+        status, text = _sent(api, world, row)
+        word = row.route.removeprefix("api/v1/").partition("/")[0].partition("?")[0]
+        wanted = f"{AREA_OF.get(word, '')}:{'read' if row.method == 'get' else 'write'}"
+        is_covered = word not in AREA_OF or scope_covers([scope], wanted)
+        as_member = int(row.statuses.split()[WHO.index("mate")])
+        if is_covered and row.send == "token":
+            is_right = status in (201, 403) and ("scope_beyond_own" in text) == (status == 403)
+        elif is_covered:
+            is_right = status == as_member
+        else:
+            is_right = status == 403 and "scope_missing" in text
+        if not is_right:
+            wrong.append(f"{row.method} {row.route}: {status} {text[:200]}")
+        assert status >= 400 or not [mark for mark in world.theirs.marks() if mark in text], row
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_route_stands_in_an_area() -> None:
+    words = {row.route.removeprefix("api/v1/").partition("/")[0].partition("?")[0] for row in API}
+    assert words - set(AREA_OF) == {"", "schema", "^"}
 
 
 def test_lists_show_what_is_ours() -> None:

@@ -145,3 +145,103 @@ def test_the_use_of_a_token_is_noted_once_a_minute() -> None:
     made.refresh_from_db()
     assert made.last_used_at is not None
     assert made.last_used_at > first
+
+
+# --- Areas and networks ----------------------------------------------------------------------------------
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("scopes", "path", "status"),
+    [
+        ("workloads:read", "workloads", 200),
+        ("workloads:read", "queue", 200),
+        ("workloads:read", "costs", 403),
+        ("workloads:write", "workloads", 403),
+        ("read", "costs", 200),
+        ("costs:read", "costs", 200),
+        ("costs:read audit:read", "events", 403),  # as a member may not; see the code below
+    ],
+)
+def test_a_scope_reaches_into_its_area_only(scopes: str, path: str, status: int) -> None:
+    client = APIClient()
+    person = factories.user("member", factories.team())
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {token_for(person, scopes=scopes)}")
+    answer = client.get(f"/api/v1/{path}")
+    assert answer.status_code == status
+    if status == 403:
+        assert answer.json()["code"] == ("log_not_yours" if path == "events" else "scope_missing")
+
+
+def ask_from(address: str, networks: list[str], **headers: str) -> Any:
+    made = token(networks=networks)
+    client = APIClient(REMOTE_ADDR=address)
+    client.credentials(HTTP_AUTHORIZATION="Bearer secret", **headers)
+    answer = client.get("/api/v1/me")
+    made.refresh_from_db()
+    return answer, made.last_used_from
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("address", "networks", "status"),
+    [
+        ("10.1.2.3", [], 200),
+        ("10.1.2.3", ["10.1.0.0/16"], 200),
+        ("::ffff:10.1.2.3", ["10.1.0.0/16"], 200),
+        ("10.2.2.3", ["10.1.0.0/16", "10.2.2.3/32"], 200),
+        ("10.2.2.4", ["10.1.0.0/16", "10.2.2.3/32"], 403),
+        ("2001:db8::1", ["10.1.0.0/16"], 403),
+        ("2001:db8::1", ["2001:db8::/64"], 200),
+        ("", ["10.1.0.0/16"], 403),
+    ],
+)
+def test_a_token_works_from_its_networks_only(address: str, networks: list[str], status: int) -> None:
+    answer, used_from = ask_from(address, networks)
+    assert (answer.status_code, used_from) == (status, address)
+    if status == 403:
+        assert answer.json()["code"] == "network_refused"
+        assert answer.json()["errors"][0]["remedy"]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("proxies", "forwarded", "status"),
+    [
+        ([], "10.1.2.3", 403),  # nobody's word is believed
+        (["192.0.2.0/24"], "10.1.2.3", 200),
+        (["192.0.2.0/24"], "10.1.2.3, 198.51.100.7", 403),  # written by the caller, who is 198.51.100.7
+        (["192.0.2.0/24"], "10.1.2.3, 192.0.2.9", 200),
+    ],
+)
+def test_behind_a_proxy_the_callers_address_counts(
+    proxies: list[str], forwarded: str, status: int, settings: Any
+) -> None:
+    settings.GPUYARD_TRUSTED_PROXIES = proxies
+    answer, _from = ask_from("192.0.2.1", ["10.1.0.0/16"], HTTP_X_FORWARDED_FOR=forwarded)
+    assert answer.status_code == status
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("network", ["10.1.0.0/33", "example.org", "", "10.1.0.0 10.2.0.0"])
+def test_what_is_no_network_is_named(network: str) -> None:
+    client = APIClient()
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {token_for(factories.user())}")
+    asked = {"name": "ci", "scopes": ["read"], "networks": [network]}
+    answer = client.post("/api/v1/tokens", asked, format="json")
+    assert (answer.status_code, answer.json()["errors"][0]["field"].split(".")[0]) == (400, "networks")
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("networks", "status", "stored"),
+    [([], 201, ["10.1.0.0/16"]), (["10.1.2.3"], 201, ["10.1.2.3/32"]), (["10.0.0.0/8"], 403, None)],
+)
+def test_a_token_makes_none_for_other_networks(networks: list[str], status: int, stored: Any) -> None:
+    token(networks=["10.1.0.0/16"])
+    client = APIClient(REMOTE_ADDR="10.1.2.3")
+    client.credentials(HTTP_AUTHORIZATION="Bearer secret")
+    asked = {"name": "ci", "scopes": ["read", "costs:read"], "networks": networks}
+    answer = client.post("/api/v1/tokens", asked, format="json")
+    assert answer.status_code == status
+    assert answer.json().get("networks") == stored

@@ -35,6 +35,7 @@ class Side:
         # from the start: a case without a manager goes to the admins
         self.manager = factories.user("manager", self.team, username=f"{name}-manager")
         self.token = ApiToken.objects.get(prefix=token_for(self.owner)[:8], user=self.owner)
+        self.account = factories.service_account(self.team, f"{name}-program")
         self.pending = self._asked(f"{name}-pending", tier)
         self.case = Case.objects.get(subject_id=self.pending.pk)
         self.running = self._running(f"{name}-running", tier, node)
@@ -69,10 +70,11 @@ class Side:
 
     def marks(self) -> list[str]:
         """What nobody else may read anywhere: ids and names."""
-        rows: list[Any] = [self.company, self.team, self.owner, self.manager, self.case]
+        rows: list[Any] = [self.company, self.team, self.owner, self.manager, self.case, self.account.user]
         rows += [self.pending, self.running, self.waiting]
         names = [self.company.name, self.team.name, self.owner.username, self.manager.username]
         names += [self.pending.name, self.running.name, self.waiting.name, self.grant.reason]
+        names += [self.account.name]
         names += [self.hook.name, self.failed.title, f"{self.owner.username.split('-')[0]}-told"]
         names += [self.group.name, self.delegation.reason]
         keys = [self.token.pk, self.grant.pk, self.hook.pk, self.failed.pk]
@@ -136,6 +138,7 @@ class World:
             "domain": str(self.domain.pk),
             "hook": str(self.ours.hook.pk),
             "failed": str(self.ours.failed.pk),
+            "account": self.ours.account.user.public_id,
             "token": str(self.ours.token.pk),
             "pass": "1",
         }

@@ -37,7 +37,7 @@ from scheduling import bands, losses, policies
 from scheduling import services as work
 from scheduling.models import BandGrant, Workload
 from scheduling.submit import workload_submit
-from tenants import cases, deciding, delegations, rules
+from tenants import cases, deciding, delegations, rules, service_accounts, tokens
 from tenants import services as people
 from tenants.models import ApproverGroup, Case, Delegation, Team
 from tests import factories as make
@@ -195,16 +195,27 @@ ACTS: dict[str, Act] = {
     "tenants.services.quota_set": Act(
         lambda w: _quota(w, 2), "quota.set", "old new", before=lambda w: _quota(w, 1)
     ),
-    "tenants.services.token_create": Act(
-        lambda w: people.token_create(actor=w.admin, name="ci", scopes=["read"], lifetime=timedelta(days=1)),
+    "tenants.tokens.token_create": Act(
+        lambda w: tokens.token_create(actor=w.admin, name="ci", scopes=["read"], lifetime=timedelta(days=1)),
         "token.create",
     ),
-    "tenants.services.token_revoke": Act(
-        lambda w: people.token_revoke(actor=w.admin, token_id=w.admin.tokens.get().pk),
+    "tenants.tokens.token_revoke": Act(
+        lambda w: tokens.token_revoke(actor=w.admin, token_id=w.admin.tokens.get().pk),
         "token.revoke",
-        before=lambda w: people.token_create(
+        before=lambda w: tokens.token_create(
             actor=w.admin, name="ci", scopes=["read"], lifetime=timedelta(days=1)
         ),
+    ),
+    "tenants.service_accounts.service_account_create": Act(
+        lambda w: service_accounts.service_account_create(actor=w.admin, team=w.team, name="ci"),
+        "service_account.create",
+    ),
+    "tenants.service_accounts.service_account_close": Act(
+        lambda w: service_accounts.service_account_close(
+            actor=w.admin, account=make.service_account(w.team), reason=WHY
+        ),
+        "service_account.close",
+        "old reason",
     ),
     "tenants.rules.approval_policy_activate": Act(
         lambda w: rules.approval_policy_activate(

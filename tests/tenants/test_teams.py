@@ -7,7 +7,7 @@ import pytest
 from gpuyard.audit.models import Event
 from gpuyard.core.errors import Conflict, Forbidden, Invalid, NotFound
 from gpuyard.core.money import UNITS_PER_GPU
-from tenants import selectors, services
+from tenants import selectors, services, tokens
 from tenants.models import ApiToken, ApprovalPolicy, Membership, Quota, Team
 from tests import factories as make
 
@@ -158,7 +158,7 @@ def test_over_all_tiers_there_is_a_limit_only() -> None:
 def test_a_tokens_secret_is_not_stored_and_only_its_owner_revokes_it() -> None:
     person, other = make.user(), make.user()
 
-    token, secret = services.token_create(
+    token, secret = tokens.token_create(
         actor=person, name="ci", scopes=["read"], lifetime=timedelta(days=1)
     )
 
@@ -166,8 +166,8 @@ def test_a_tokens_secret_is_not_stored_and_only_its_owner_revokes_it() -> None:
     assert secret not in str(list(Event.objects.values()))
     assert list(selectors.token_list(other)) == []
     with pytest.raises(NotFound):
-        services.token_revoke(actor=other, token_id=token.pk)
-    assert services.token_revoke(actor=person, token_id=token.pk).revoked_at
+        tokens.token_revoke(actor=other, token_id=token.pk)
+    assert tokens.token_revoke(actor=person, token_id=token.pk).revoked_at
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_tokens_secret_is_not_stored_and_only_its_owner_revokes_it() -> None:
 )
 def test_a_token_needs_a_scope_and_an_end(scopes: list[str], days: int, field: str) -> None:
     with pytest.raises(Invalid) as refused:
-        services.token_create(actor=make.user(), name="ci", scopes=scopes, lifetime=timedelta(days=days))
+        tokens.token_create(actor=make.user(), name="ci", scopes=scopes, lifetime=timedelta(days=days))
     assert refused.value.errors[0].field == field
 
 

@@ -11,6 +11,7 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
+from gpuyard.audit.doors import address_of
 from gpuyard.core.clock import YardNow
 from gpuyard.core.errors import Text
 from gpuyard.core.models import User
@@ -34,13 +35,13 @@ class TokenAuthentication(BaseAuthentication):
         scheme, _space, secret = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             return None
-        token = self._token(secret.strip())
+        token = self._token(secret.strip(), address_of(request._request))
         return token.user, token
 
     def authenticate_header(self, request: Request) -> str:
         return 'Bearer realm="gpuyard"'
 
-    def _token(self, secret: str) -> ApiToken:
+    def _token(self, secret: str, address: str) -> ApiToken:
         token = (
             ApiToken.objects.select_related("user")
             .annotate(now=YardNow())
@@ -58,7 +59,7 @@ class TokenAuthentication(BaseAuthentication):
         # Once a minute is enough to show what is in use, and keeps reads from writing.
         ApiToken.objects.filter(pk=token.pk).filter(
             Q(last_used_at=None) | Q(last_used_at__lt=token.now - _USE_NOTED_EVERY)
-        ).update(last_used_at=token.now)
+        ).update(last_used_at=token.now, last_used_from=address)
         return token
 
 

@@ -5,25 +5,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from django.utils.translation import gettext as _
-from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.permissions import BasePermission
 
+from gpuyard.api.scopes import scope_of
+from gpuyard.audit.doors import address_of
 from gpuyard.core.errors import Forbidden
 from tenants.models import ApiToken
+from tenants.scopes import scope_covers
+from tenants.tokens import is_from_within
 
 if TYPE_CHECKING:  # the framework loads this module while it loads its views
     from rest_framework.request import Request
     from rest_framework.views import APIView
 
-READ = "read"
-WRITE = "write"
-
 
 class TokenScope(BasePermission):
-    """GET, HEAD and OPTIONS need `read`, all else `write`. A browser session has no scopes: it may both."""
+    """A token works from its networks and within its scopes. A browser session has neither: it may do all."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        needed = READ if request.method in SAFE_METHODS else WRITE
-        if not isinstance(request.auth, ApiToken) or needed in request.auth.scopes:
+        if not isinstance(request.auth, ApiToken):
+            return True
+        address = address_of(request._request)
+        if not is_from_within(address, request.auth.networks):
+            raise Forbidden(
+                "network_refused",
+                _("This token may not be used from %(address)s.") % {"address": address or _("there")},
+                remedy=_("Use it from one of its networks, or create one for this network."),
+            )
+        needed = scope_of(request)
+        if scope_covers(request.auth.scopes, needed):
             return True
         raise Forbidden(
             "scope_missing",

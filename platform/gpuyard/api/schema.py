@@ -38,7 +38,12 @@ PROBLEM: dict[str, Any] = {
         "instance": _TEXT,
     },
 }
-_ALWAYS = {"400": "What was sent is not valid.", "401": "Not signed in.", "403": "Not allowed."}
+_ALWAYS = {
+    "400": "What was sent is not valid.",
+    "401": "Not signed in.",
+    "403": "Not allowed.",
+    "429": "Too many requests.",
+}
 _WITH_ID = {"404": "There is no such thing, or you may not see it."}
 _IDS = frozenset({"team", "company"})  # parameters that hold one
 _ON_CHANGE = {
@@ -56,7 +61,8 @@ class TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-ca
         return {
             "type": "http",
             "scheme": "bearer",
-            "description": "A personal token. Scopes: `read` for GET, `write` for all else.",
+            "description": "A personal token or one of a service account. Scopes: `read` for GET, `write` for"
+            " all else, or those of one area only, such as `workloads:write`.",
         }
 
 

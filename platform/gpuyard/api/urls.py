@@ -83,6 +83,7 @@ from tenants.log_api import (
     EventsView,
     PublicKeyView,
 )
+from tenants.service_api import ServiceAccountsView, ServiceAccountView, ServiceTokensView
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", RootView.as_view(), name="api-root"),
@@ -90,6 +91,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("me", MeView.as_view(), name="api-me"),
     path("tokens", TokensView.as_view(), name="api-tokens"),
     path("tokens/<uuid:token_id>", TokenView.as_view(), name="api-token"),
+    path("service-accounts", ServiceAccountsView.as_view(), name="api-service-accounts"),
+    path("service-accounts/<str:public_id>", ServiceAccountView.as_view(), name="api-service-account"),
+    path("service-accounts/<str:public_id>/tokens", ServiceTokensView.as_view(), name="api-service-tokens"),
     path("teams", TeamsView.as_view(), name="api-teams"),
     path("teams/<str:public_id>", TeamView.as_view(), name="api-team"),
     path("teams/<str:public_id>/members", MembersView.as_view(), name="api-team-members"),

@@ -5,10 +5,12 @@ The middleware says it for each request; outside of requests it is the system.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
 from gpuyard.audit.models import Source
@@ -18,8 +20,26 @@ _BY_PATH = (("/api/", Source.API), ("/agent/", Source.AGENT))
 
 
 def address_of(request: HttpRequest | None) -> str:
-    """The network address that the request came from: behind a proxy, the proxy's."""
-    return str(request.META.get("REMOTE_ADDR") or "")[:45] if request else ""
+    """The network address that the request came from.
+
+    Behind proxies of ours (GPUYARD_TRUSTED_PROXIES) it is the last one in X-Forwarded-For that is none of them: what
+    stands before it was written by the caller.
+    """
+    if request is None:
+        return ""
+    address = str(request.META.get("REMOTE_ADDR") or "")
+    hops = [one.strip() for one in request.headers.get("X-Forwarded-For", "").split(",") if one.strip()]
+    while hops and _is_proxy(address):
+        address = hops.pop()
+    return address[:45]
+
+
+def _is_proxy(address: str) -> bool:
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return any(found in ipaddress.ip_network(one, strict=False) for one in settings.GPUYARD_TRUSTED_PROXIES)
 
 
 def door_now() -> str:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from django.contrib.auth.models import AbstractUser
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from gpuyard.core import ids
 from gpuyard.core.clock import YardNow
+
+
+class UserKind(models.TextChoices):
+    PERSON = "person", _("Person")
+    SERVICE = "service", _("Service account")
 
 
 class User(AbstractUser):
@@ -15,6 +21,7 @@ class User(AbstractUser):
     id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
     public_id = models.CharField(max_length=16, unique=True, default=ids.user_public_id, editable=False)
     time_zone = models.CharField(max_length=64, blank=True, default="")
+    kind = models.CharField(max_length=16, choices=UserKind.choices, default=UserKind.PERSON)
     is_platform_admin = models.BooleanField(default=False)
 
     def __str__(self) -> str:

@@ -26,9 +26,9 @@ from tenants.services import (
     membership_add,
     quota_set,
     team_create,
-    token_create,
     user_create,
 )
+from tenants.tokens import token_create
 
 PASSWORD = "gpu-yard-demo-2026"  # noqa: S105  a demo on one machine; printed for whoever tries it
 COMPANY = "Northlight"

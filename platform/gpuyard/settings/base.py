@@ -25,6 +25,8 @@ SECRET_KEY = secret_key()
 AUDIT_SIGNING_KEY = env.signing_key("GPUYARD_AUDIT_KEY", audit_key())  # of the log's checkpoints
 # Not "*": a web page elsewhere could let its own name point here and then speak as if it were ours.
 ALLOWED_HOSTS = env.words("GPUYARD_ALLOWED_HOSTS", "localhost,127.0.0.1,[::1]")
+# Proxies whose word about the caller's address (X-Forwarded-For) is believed.
+GPUYARD_TRUSTED_PROXIES = env.networks("GPUYARD_TRUSTED_PROXIES")
 CSRF_TRUSTED_ORIGINS = env.words("GPUYARD_TRUSTED_ORIGINS")
 ROOT_URLCONF = "gpuyard.urls"
 WSGI_APPLICATION = "gpuyard.wsgi.application"
@@ -69,6 +71,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "gpuyard.api.attempts.attempts_middleware",
+    "gpuyard.api.throttling.rate_middleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
@@ -184,6 +187,7 @@ REST_FRAMEWORK = {
         "rest_framework.permissions.IsAuthenticated",
         "gpuyard.api.permissions.TokenScope",
     ],
+    "DEFAULT_THROTTLE_CLASSES": ["gpuyard.api.throttling.CallerThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["gpuyard.core.parsers.BoundedJSONParser"],
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
@@ -194,6 +198,7 @@ REST_FRAMEWORK = {
     "COERCE_DECIMAL_TO_STRING": True,
     "TEST_REQUEST_DEFAULT_FORMAT": "json",
 }
+GPUYARD_API_RATE = env.integer("GPUYARD_API_RATE", 1200)  # requests a minute and token; 0: no limit
 SPECTACULAR_SETTINGS = {
     "TITLE": "GPU Yard",
     "VERSION": "1",
@@ -219,7 +224,7 @@ SPECTACULAR_SETTINGS = {
         "ReplicaState": "scheduling.states.ReplicaState",
         "Role": "tenants.models.Role",
         "StepState": "tenants.models.StepState",
-        "TokenScope": "tenants.services.TOKEN_SCOPES",
+        "TokenScope": "tenants.scopes.TOKEN_SCOPES",
         "WebhookKind": "gpuyard.notify.models.EndpointKind",
         "WorkloadKind": "scheduling.models.Kind",
         "WorkloadState": "scheduling.states.WorkloadState",
