@@ -43,6 +43,7 @@ __all__ = [
     "membership_remove",
     "quota_set",
     "team_create",
+    "time_zone_set",
     "user_create",
 ]
 
@@ -138,6 +139,29 @@ def user_create(
         new={"username": user.username, "is_platform_admin": is_platform_admin},
     )
     return user
+
+
+@transaction.atomic
+def time_zone_set(*, actor: User, time_zone: str) -> User:
+    """In which zone the actor reads times; empty: that of their company."""
+    if time_zone and time_zone not in zoneinfo.available_timezones():
+        raise Invalid(
+            "time_zone_unknown",
+            _("There is no such time zone."),
+            field="time_zone",
+            remedy=_("Give one such as Europe/Berlin."),
+        )
+    old, actor.time_zone = actor.time_zone, time_zone
+    User.objects.filter(pk=actor.pk).update(time_zone=time_zone)
+    event_record(
+        company_id=None,
+        actor=actor,
+        action="user.time_zone",
+        subject=actor,
+        old={"time_zone": old},
+        new={"time_zone": time_zone},
+    )
+    return actor
 
 
 def _password_check(password: str, user: User) -> None:

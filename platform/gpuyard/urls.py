@@ -11,6 +11,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", healthz, name="healthz"),
     path("agent/v1/", include("scheduling.agents.urls")),
     path("api/v1/", include("gpuyard.api.urls")),
+    path("", include("gpuyard.web.identity.urls")),
     path("", include("gpuyard.web.urls")),
 ]
 

@@ -2,7 +2,7 @@
 
 from tenants.models.approval import ApprovalPolicy, Case, CaseMessage, CaseState, CaseStep, StepState
 from tenants.models.approvers import ApproverGroup, Delegation
-from tenants.models.identity import ApiToken, ServiceAccount
+from tenants.models.identity import ApiToken, Guessing, ServiceAccount, SignIn
 from tenants.models.quotas import Quota
 from tenants.models.teams import Membership, PoolDedication, Role, Team
 
@@ -15,11 +15,13 @@ __all__ = [
     "CaseState",
     "CaseStep",
     "Delegation",
+    "Guessing",
     "Membership",
     "PoolDedication",
     "Quota",
     "Role",
     "ServiceAccount",
+    "SignIn",
     "StepState",
     "Team",
 ]

@@ -58,3 +58,32 @@ class ServiceAccount(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class SignIn(models.Model):
+    """A browser session of a person: since when, from where, with what. Revoked: its session is gone."""
+
+    id = models.UUIDField(primary_key=True, default=ids.uuid7, editable=False)
+    user = models.ForeignKey("core.User", on_delete=models.CASCADE, related_name="sign_ins")
+    session_key = models.CharField(max_length=40, unique=True)
+    address = models.CharField(max_length=45, blank=True, default="")
+    agent = models.CharField(max_length=200, blank=True, default="")
+    created_at = models.DateTimeField(db_default=YardNow(), editable=False)
+    seen_at = models.DateTimeField(db_default=YardNow())
+
+    class Meta:
+        ordering = ["-seen_at"]
+
+    def __str__(self) -> str:
+        return f"{self.user} from {self.address}"
+
+
+class Guessing(models.Model):
+    """How often a sign-in was tried in vain since a moment: for a name, an address, or a name from an address."""
+
+    key = models.CharField(max_length=80, primary_key=True)
+    since = models.DateTimeField()
+    count = models.PositiveIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.count}"

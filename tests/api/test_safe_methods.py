@@ -14,12 +14,16 @@ from tests.api.world import World
 
 pytestmark = pytest.mark.django_db
 # What a GET leaves behind by design: the session, a token's last use, what was refused or taken away.
-TRACES = {"django_session", "tenants_apitoken", "audit_denial", "audit_event", "usersessions_usersession"}
+TRACES = {"django_session", "tenants_signin", "tenants_apitoken", "audit_denial", "audit_event"}
 _WRITE = re.compile(r'^\s*(?:INSERT INTO|UPDATE|DELETE FROM)\s+"?(\w+)', re.IGNORECASE)
 
 
 def _written(queries: CaptureQueriesContext) -> set[str]:
-    found = (_WRITE.match(one["sql"]) for one in queries.captured_queries)
+    statements = (one["sql"] for one in queries.captured_queries)
+    found = (
+        _WRITE.match(sql if isinstance(sql, str) else sql.as_string(connection.connection))
+        for sql in statements
+    )
     return {one.group(1) for one in found if one}
 
 

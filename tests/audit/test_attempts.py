@@ -52,7 +52,7 @@ def told(action: str) -> list[Any]:
 
 def test_a_sign_in_and_its_end_are_recorded_in_the_persons_company(company: Team, member: User) -> None:
     client = Client()
-    client.post("/sign-in", {"username": "ada", "password": "password"})
+    client.post("/sign-in", {"login": "ada", "password": "password"})
     client.post("/sign-out")
     begin, end = (told(action)[0] for action in ("sign_in.success", "sign_in.end"))
     assert (begin.company_id, begin.actor_label, begin.source) == (company.pk, "ada", "web")
@@ -66,14 +66,14 @@ def test_an_admins_sign_in_stands_in_the_platforms_chain() -> None:
 
 def test_guesses_are_one_event_with_their_count(company: Team, member: User) -> None:
     for _ in range(5):
-        Client().post("/sign-in", {"username": "ada", "password": "hunter2"})
+        Client().post("/sign-in", {"login": "ada", "password": "hunter2"})
     (event,) = told("sign_in.failure")
     assert (event.company_id, event.actor_label, event.new["count"]) == (company.pk, "ada", 5)
 
 
 def test_an_unknown_name_is_not_stored_it_may_be_a_password() -> None:
-    Client().post("/sign-in", {"username": "hunter2", "password": ""})
-    Client().post("/sign-in", {"username": "hunter2", "password": "x"})
+    Client().post("/sign-in", {"login": "hunter2", "password": ""})
+    Client().post("/sign-in", {"login": "hunter2", "password": "x"})
     (event,) = told("sign_in.failure")
     assert (event.actor_label, event.company_id) == ("anonymous", None)
     assert "hunter2" not in str(vars(event))

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import pytest
+from django.test import Client
 
 import billing
 import gpuyard.fleet
@@ -37,7 +38,7 @@ from scheduling import bands, losses, policies
 from scheduling import services as work
 from scheduling.models import BandGrant, Workload
 from scheduling.submit import workload_submit
-from tenants import cases, deciding, delegations, rules, service_accounts, tokens
+from tenants import cases, deciding, delegations, rules, service_accounts, signins, tokens
 from tenants import services as people
 from tenants.models import ApproverGroup, Case, Delegation, Team
 from tests import factories as make
@@ -151,6 +152,10 @@ def _quota(world: World, gpus: int) -> Any:
     return people.quota_set(actor=world.admin, team=world.team, tier=world.tier, guaranteed=units, limit=None)
 
 
+def _signed_in(world: World) -> None:
+    Client().force_login(world.admin)
+
+
 def _lost(world: World) -> None:
     Node.objects.filter(pk=world.node.pk).update(state=NodeState.LOST)
 
@@ -183,6 +188,12 @@ ACTS: dict[str, Act] = {
     ),
     "tenants.services.user_create": Act(
         lambda w: people.user_create(actor=w.admin, username="new"), "user.create"
+    ),
+    "tenants.services.time_zone_set": Act(
+        lambda w: people.time_zone_set(actor=w.admin, time_zone="Europe/Berlin"), "user.time_zone", "old new"
+    ),
+    "tenants.signins.sign_ins_end": Act(
+        lambda w: signins.sign_ins_end(actor=w.admin), "sign_in.revoke", before=_signed_in
     ),
     "tenants.services.membership_add": Act(
         lambda w: people.membership_add(actor=w.admin, team=w.team, user=w.member, role="auditor"),

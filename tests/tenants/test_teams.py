@@ -158,9 +158,7 @@ def test_over_all_tiers_there_is_a_limit_only() -> None:
 def test_a_tokens_secret_is_not_stored_and_only_its_owner_revokes_it() -> None:
     person, other = make.user(), make.user()
 
-    token, secret = tokens.token_create(
-        actor=person, name="ci", scopes=["read"], lifetime=timedelta(days=1)
-    )
+    token, secret = tokens.token_create(actor=person, name="ci", scopes=["read"], lifetime=timedelta(days=1))
 
     assert secret not in str(ApiToken.objects.values().get())
     assert secret not in str(list(Event.objects.values()))

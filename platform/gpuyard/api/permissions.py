@@ -10,8 +10,10 @@ from rest_framework.permissions import BasePermission
 from gpuyard.api.scopes import scope_of
 from gpuyard.audit.doors import address_of
 from gpuyard.core.errors import Forbidden
+from gpuyard.core.models import User
 from tenants.models import ApiToken
 from tenants.scopes import scope_covers
+from tenants.signins import codes_wanted
 from tenants.tokens import is_from_within
 
 if TYPE_CHECKING:  # the framework loads this module while it loads its views
@@ -24,6 +26,12 @@ class TokenScope(BasePermission):
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         if not isinstance(request.auth, ApiToken):
+            if isinstance(request.user, User) and codes_wanted(request.user):
+                raise Forbidden(
+                    "codes_wanted",
+                    _("Admins sign in with codes here."),
+                    remedy=_("Turn them on at your account's page."),
+                )
             return True
         address = address_of(request._request)
         if not is_from_within(address, request.auth.networks):

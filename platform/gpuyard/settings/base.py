@@ -58,6 +58,11 @@ INSTALLED_APPS = [
     "template_partials",
     "django_celery_beat",
     "csp",
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
 ]
 
 MIDDLEWARE = [
@@ -70,6 +75,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "gpuyard.api.attempts.attempts_middleware",
     "gpuyard.api.throttling.rate_middleware",
     "django.contrib.messages.middleware.MessageMiddleware",
@@ -138,6 +144,26 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
     {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
 ]
+# Signing in is allauth's, with our pages and addresses (gpuyard.web.identity). Its own limits count in the cache,
+# whose absence would keep everybody out: ours are in the database (tenants.lockout).
+ACCOUNT_ADAPTER = "gpuyard.web.identity.adapters.AccountAdapter"
+ACCOUNT_LOGIN_METHODS = {"username"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "password1*"]
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_UNIQUE_EMAIL = False
+ACCOUNT_SESSION_REMEMBER = True
+ACCOUNT_RATE_LIMITS = False
+ACCOUNT_LOGOUT_REDIRECT_URL = LOGOUT_REDIRECT_URL
+ACCOUNT_REAUTHENTICATION_REQUIRED = True
+MFA_ADAPTER = "gpuyard.web.identity.adapters.MfaAdapter"
+MFA_FORMS = {
+    "authenticate": "gpuyard.web.identity.forms.CodeForm",
+    "reauthenticate": "gpuyard.web.identity.forms.CodeAgainForm",
+}
+MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_RECOVERY_CODES_SHOW_ONCE = True
+MFA_TOTP_ISSUER = "GPU Yard"
+GPUYARD_ADMINS_NEED_CODES = env.flag("GPUYARD_ADMINS_NEED_CODES", False)
 # Browsers share cookies between the ports of a host: two checkouts side by side must not sign each other out.
 _cookie_suffix = env.text("GPUYARD_COOKIE_SUFFIX", "")
 SESSION_COOKIE_NAME = f"gpuyard_session{_cookie_suffix}"
@@ -301,6 +327,7 @@ CELERY_BEAT_SCHEDULE = {
     "notify-purge": _every("gpuyard.notify.tasks.purge", 24 * 3600),
     "meter": _every("billing.tasks.meter", 30),
     "cases-due": _every("tenants.tasks.cases_due", 60),
+    "guesses-forget": _every("tenants.tasks.guesses_forget", 3600),
     "books-verify": _every("billing.tasks.books_verify", 3600),
     "keys-purge": _every("gpuyard.core.tasks.idempotency_purge_old", 3600),
 }

@@ -8,15 +8,19 @@ from functools import wraps
 from typing import Any, cast
 
 from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import BadRequest, PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.shortcuts import redirect
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from gpuyard.core.errors import Forbidden, Invalid, NotFound
 from gpuyard.core.models import User
 from tenants.selectors import companies_visible
+from tenants.signins import codes_wanted, sign_in_seen
 
 View = Callable[..., HttpResponseBase]
 
@@ -32,6 +36,10 @@ def page(view: View) -> View:
     def wrapper(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         if not request.user.is_authenticated:
             return _sign_in_first(request)
+        if codes_wanted(actor_of(request)):
+            messages.info(request, _("Admins sign in with codes: turn them on first."))
+            return redirect("mfa_activate_totp")
+        sign_in_seen(request)
         try:
             with timezone.override(zone_of(request)):
                 return view(request, *args, **kwargs)

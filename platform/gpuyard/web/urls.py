@@ -1,9 +1,9 @@
 """The pages. Names in addresses are ids, the team is `?team=`; no trailing slashes."""
 
-from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
 from gpuyard.web.views import (
+    account,
     approvals,
     audit,
     away,
@@ -24,12 +24,15 @@ from gpuyard.web.views import (
 app_name = "web"
 urlpatterns = [
     path("", home.home, name="home"),
-    path(
-        "sign-in",
-        LoginView.as_view(template_name="sign_in.html", redirect_authenticated_user=True),
-        name="sign_in",
-    ),
-    path("sign-out", LogoutView.as_view(), name="sign_out"),
+    path("account", account.account, name="account"),
+    path("account/time-zone", account.time_zone, name="time_zone"),
+    path("account/sign-ins/end", account.sign_in_end, name="sign_in_end"),
+    path("account/tokens", account.token_new, name="token_new"),
+    path("account/tokens/<uuid:token_id>/end", account.token_end, name="token_end"),
+    path("service-accounts", account.service_accounts, name="service_accounts"),
+    path("service-accounts/new", account.service_account_new, name="service_account_new"),
+    path("service-accounts/<str:public_id>/tokens", account.service_token_new, name="service_token_new"),
+    path("service-accounts/<str:public_id>/end", account.service_account_end, name="service_account_end"),
     path("search", search.search, name="search"),
     path("workloads", workloads.workloads, name="workloads"),
     path("workloads.csv", workloads.workloads_csv, name="workloads_csv"),
