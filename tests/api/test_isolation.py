@@ -18,12 +18,9 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from rest_framework.test import APIClient
 from rest_framework.views import APIView
 
-<<<<<<< HEAD
-from gpuyard.core import clock
-=======
 from gpuyard.api.scopes import AREA_OF
+from gpuyard.core import clock
 from tenants.scopes import TOKEN_SCOPES, scope_covers
->>>>>>> cb15673 (Limit tokens to areas and networks, add service accounts)
 from tests import factories
 from tests.api.calls import token_for
 from tests.api.world import World

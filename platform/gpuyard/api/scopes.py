@@ -21,8 +21,8 @@ _WORDS = {
         "delegations",
         "groups",
         "approver-groups",
-        "approval-policy",
-        "approval-policies",
+        "approval-rules",
+        "case-decisions",
     ),
     "fleet": (
         "tiers",
