@@ -260,7 +260,7 @@ def large(quick: bool) -> Result:
     cluster = _clusters.mixed_cluster(node_count, teams, busy=0.7)
     snapshot = cluster.snapshot(_clusters.mixed_requests(waiting, teams))
     before = peak_mib()
-    _, figures = planned(snapshot, Policy(), 1 if quick else 2)
+    _, figures = planned(snapshot, Policy(), 1 if quick else 3)
     result = {
         "nodes": node_count,
         "waiting": waiting,
