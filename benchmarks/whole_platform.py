@@ -104,8 +104,8 @@ def _people(node_count: int) -> tuple[list[Team], str]:
     from gpuyard.core.money import UNITS_PER_GPU
     from gpuyard.fleet.models import Pool, Tier, TierRule
     from gpuyard.fleet.services import join_token_create
-    from tenants.cases import approval_policy_activate
     from tenants.models import Role
+    from tenants.rules import approval_policy_activate
     from tenants.services import (
         company_create,
         membership_add,
