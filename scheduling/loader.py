@@ -97,10 +97,10 @@ def _teams() -> Iterator[engine.Team]:
 
 
 def _quotas() -> Iterator[engine.Quota]:
-    for quota in Quota.objects.order_by("team_id", "tier_id"):
+    for quota in Quota.objects.in_force().order_by("team_id", "tier_id"):
         tier = str(quota.tier_id) if quota.tier_id else None
         yield engine.Quota(
-            str(quota.team_id), tier, quota.guaranteed, quota.limit, quota.lend_limit, quota.weight
+            str(quota.team_id), tier, quota.promised, quota.cap, quota.lend_limit, quota.weight
         )
 
 

@@ -44,7 +44,7 @@ def _gpus(units: int) -> str:
 
 def tier_promises() -> dict[UUID, TierPromise]:
     """Tier → its promise, for each tier of which something is guaranteed; in three queries."""
-    roots = Quota.objects.filter(team__parent=None, tier__isnull=False, guaranteed__gt=0)
+    roots = Quota.objects.in_force().filter(team__parent=None, tier__isnull=False, guaranteed__gt=0)
     promised = dict(roots.values_list("tier_id").annotate(sum=Sum("guaranteed")))
     ready: dict[UUID, int] = defaultdict(int)
     gpus = Gpu.objects.filter(

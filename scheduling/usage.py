@@ -41,7 +41,7 @@ def quota_use(team_ids: Iterable[UUID]) -> Use:
 def quota_tree(company_id: UUID) -> QuotaTree:
     """The quotas of one company and their present use, in three queries."""
     teams = Team.objects.filter(company_id=company_id).values_list("id", "parent_id", "name", "path")
-    quotas = Quota.objects.filter(team__company_id=company_id)
+    quotas = Quota.objects.in_force().filter(team__company_id=company_id)
     live = Allocation.objects.filter(state__in=ALLOCATION_LIVE, company_id=company_id)
     used = live.values_list("team_id", "tier_id").annotate(sum=Sum("units"))
     return QuotaTree(
@@ -54,8 +54,8 @@ def quota_tree(company_id: UUID) -> QuotaTree:
                 engine.Quota(
                     str(row.team_id),
                     str(row.tier_id) if row.tier_id else None,
-                    row.guaranteed,
-                    row.limit,
+                    row.promised,
+                    row.cap,
                     row.lend_limit,
                     row.weight,
                 )

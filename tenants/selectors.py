@@ -147,7 +147,7 @@ def token_list(actor: User) -> QuerySet[ApiToken]:
 def quota_list(actor: User, team: Team) -> QuerySet[Quota]:
     """The quotas that act on this team: its own and those above it, the team's own last."""
     role_require(actor, team, *ANY_ROLE, ADMIN)
-    rows = Quota.objects.filter(team_id__in=team.path).select_related("team", "tier")
+    rows = Quota.objects.in_force().filter(team_id__in=team.path).select_related("team", "tier")
     return rows.order_by("team__path", F("tier__name").asc(nulls_last=True))
 
 

@@ -1,4 +1,4 @@
-"""Companies, teams, people, roles and quotas: what changes them. Cases: `tenants.cases`, tokens: `tenants.tokens`.
+"""Companies, teams, people and roles: what changes them. See also `tenants.cases`, `.quotas` and `.tokens`.
 
 Each service checks the actor's right, changes one thing and records it in the same transaction.
 """
@@ -6,26 +6,24 @@ Each service checks the actor's right, changes one thing and records it in the s
 from __future__ import annotations
 
 import zoneinfo
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.utils.translation import gettext as _
 
 from gpuyard.audit.services import event_record
-from gpuyard.core import clock, ids
-from gpuyard.core.errors import Conflict, FieldError, Forbidden, Invalid, NotFound
+from gpuyard.core import ids
+from gpuyard.core.errors import FieldError, Forbidden, Invalid, NotFound
 from gpuyard.core.models import User
-from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.core.policy import document_dump, document_parse
 from gpuyard.core.text import text_check
-from gpuyard.fleet.models import Tier
 from tenants.cases import case_amend, case_answer, case_open, case_withdraw
+from tenants.constraints import unique
 from tenants.deciding import case_decide, case_send_back, cases_decide
-from tenants.models import ApprovalPolicy, Membership, Quota, Role, Team
+from tenants.models import ApprovalPolicy, Membership, Role, Team
 from tenants.policies import DEFAULT_DOCUMENT, ApprovalDocument
+from tenants.quotas import quota_cancel, quota_set
 from tenants.rules import approval_policy_activate
 from tenants.selectors import ADMIN, role_require
 
@@ -41,13 +39,12 @@ __all__ = [
     "company_create",
     "membership_add",
     "membership_remove",
+    "quota_cancel",
     "quota_set",
     "team_create",
     "time_zone_set",
     "user_create",
 ]
-
-MOST_UNITS = 10_000_000 * UNITS_PER_GPU
 
 
 # --- Companies, teams, people -------------------------------------------------------------------------------
@@ -103,7 +100,7 @@ def team_create(*, actor: User, parent: Team, name: str) -> Team:
 
 def _team_save(team: Team, name: str) -> None:
     team.name = text_check(name, field="name", longest=80)
-    with _unique("tenants_team_name", "name", _("A team of this name exists there. Choose another name.")):
+    with unique("tenants_team_name", "name", _("A team of this name exists there. Choose another name.")):
         team.save(force_insert=True)
     team.refresh_from_db()
 
@@ -129,7 +126,7 @@ def user_create(
     else:
         _password_check(password, user)
         user.set_password(password)
-    with _unique("username", "username", _("This name is taken. Choose another one.")):
+    with unique("username", "username", _("This name is taken. Choose another one.")):
         user.save(force_insert=True)
     event_record(
         company_id=None,
@@ -217,105 +214,9 @@ def _membership_event(actor: User, membership: Membership, action: str) -> None:
     )
 
 
-# --- Quotas ----------------------------------------------------------------------------------------------
-
-
-@transaction.atomic
-def quota_set(*, actor: User, team: Team, tier: Tier | None, guaranteed: int, limit: int | None) -> Quota:
-    """Sets what a team may use of a tier (None: of all together), in units of 1/7000 GPU.
-
-    By a manager of a team above it; a company's own quota is an admin's. Nothing is stopped because of it.
-    """
-    _quota_require(actor, team)
-    _units_check("guaranteed", guaranteed)
-    if limit is not None:
-        _units_check("limit", limit)
-        if limit < guaranteed:
-            message = _("The limit is below the guarantee.")
-            remedy = _("Raise it or lower the guarantee.")
-            raise Invalid("limit_below_guarantee", message, field="limit", remedy=remedy)
-    if tier is None and guaranteed:
-        message = _("For all tiers together there is a limit only.")
-        raise Invalid(
-            "guarantee_without_tier", message, field="guaranteed", remedy=_("Choose a tier, or give 0.")
-        )
-    before = Quota.objects.filter(team=team, tier=tier).values("guaranteed", "limit").first()
-    with _guarantees_fit():
-        quota, _new = Quota.objects.update_or_create(
-            team=team,
-            tier=tier,
-            defaults={"guaranteed": guaranteed, "limit": limit, "updated_at": clock.now()},
-        )
-    label = tier.name if tier else "*"
-    event_record(
-        company_id=team.company_id,
-        actor=actor,
-        action="quota.set",
-        subject=team,
-        old={"tier": label, **before} if before else None,
-        new={"tier": label, "guaranteed": guaranteed, "limit": limit},
-    )
-    return quota
-
-
-def _quota_require(actor: User, team: Team) -> None:
-    if team.parent is None:
-        role_require(actor, team, ADMIN)
-        return
-    try:
-        role_require(actor, team.parent, Role.MANAGER, ADMIN)
-    except NotFound:
-        # A member of this team sees it, so it exists for them.
-        role_require(actor, team, ADMIN)
-
-
-def _units_check(field: str, value: int) -> None:
-    if isinstance(value, bool) or not 0 <= value <= MOST_UNITS:
-        raise Invalid(
-            "out_of_range",
-            _("This number is out of range."),
-            field=field,
-            remedy=_("Give a number from 0 to %(most)s.") % {"most": MOST_UNITS},
-        )
-
-
-@contextmanager
-def _guarantees_fit() -> Iterator[None]:
-    """Turns the trigger's refusal into words."""
-    try:
-        with transaction.atomic():
-            yield
-    except IntegrityError as exc:
-        if _constraint(exc) != "tenants_quota_fits":
-            raise
-        raise Conflict(
-            "guarantees_exceed_parent",
-            _("The guarantees of the teams together would exceed what the team above them has."),
-            field="guaranteed",
-            remedy=_("Lower it, lower a sister team's, or raise the one above first."),
-        ) from exc
-
-
 # --- Shared ----------------------------------------------------------------------------------------------
 
 
 def _admin_require(actor: User | None) -> None:
     if actor is not None and not actor.is_platform_admin:
         raise Forbidden("admin_only", _("Only a platform admin may do this."), remedy=_("Ask one of them."))
-
-
-@contextmanager
-def _unique(constraint: str, field: str, message: str) -> Iterator[None]:
-    """Turns the refusal of a unique constraint (part of its name will do) into words."""
-    try:
-        with transaction.atomic():
-            yield
-    except IntegrityError as exc:
-        if constraint not in _constraint(exc):
-            raise
-        raise Conflict("name_taken", message, field=field, remedy=_("Choose another one.")) from exc
-
-
-def _constraint(exc: IntegrityError) -> str:
-    diagnosis = getattr(exc.__cause__, "diag", None)
-    return getattr(diagnosis, "constraint_name", None) or ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 
 from tenants.deadlines import cases_tick
+from tenants.grant_news import grants_remind
 from tenants.lockout import guesses_purge
 
 
@@ -18,3 +19,8 @@ def cases_due() -> None:
 def guesses_forget() -> None:
     """Tries to sign in that lock nothing any more."""
     guesses_purge()
+
+
+def grants_due() -> None:
+    """Reminders of grants that end soon."""
+    grants_remind()

@@ -234,11 +234,11 @@ class _QuotaInUse:
 
     @property
     def guaranteed_units(self) -> int:
-        return self.quota.guaranteed
+        return self.quota.promised
 
     @property
     def limit_units(self) -> int | None:
-        return self.quota.limit
+        return self.quota.cap
 
     @property
     def used(self) -> float:

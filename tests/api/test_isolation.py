@@ -49,6 +49,7 @@ H = "api/v1/webhooks/<uuid:endpoint_id>"
 A = "api/v1/service-accounts/<str:public_id>"
 W, C, T, N = (f"api/v1/{name}/<str:public_id>" for name in ("workloads", "cases", "teams", "nodes"))
 G, R = "api/v1/approver-groups/<uuid:group_id>", "api/v1/approval-rules/<str:public_id>"
+Q = "api/v1/grants/<str:public_id>"
 API = (
     Row("get", "api/v1/", EVERYBODY),
     Row("get", "api/v1/schema", EVERYBODY),
@@ -67,6 +68,20 @@ API = (
     Row("get", T, OURS, "team"),
     Row("get", f"{T}/members", OURS, "team"),
     Row("get", f"{T}/quotas", OURS, "team"),
+    Row("get", f"{T}/quotas/versions", OURS, "team"),
+    # what a team has is shared out by those above it
+    Row("post", f"{T}/quotas/versions", "401 404 403 403 403 403 201", "team", "quota"),
+    Row("delete", "api/v1/quota-versions/<uuid:quota_id>", "401 404 403 403 403 403 204", "quota"),
+    Row("get", "api/v1/grants", SIGNED_IN),
+    Row("get", "api/v1/grants?team={subject}", OURS, "team"),
+    Row("post", "api/v1/grants", "401 404 201 201 403 403 403", send="ask_grant"),
+    Row("get", Q, OURS, "given"),
+    Row("post", f"{Q}/renew", "401 404 201 201 403 403 403", "given", "renew"),
+    Row("post", f"{Q}/revoke", "401 404 403 403 403 403 200", "given", "reason"),
+    Row("get", "api/v1/quota-changes", SIGNED_IN),
+    Row("get", "api/v1/quota-changes?team={subject}", OURS, "team"),
+    Row("post", "api/v1/quota-changes", "401 404 403 201 403 403 403", send="ask_quota"),
+    Row("get", "api/v1/quota-changes/<str:public_id>", OURS, "change"),
     # asking is for members and managers of the team
     Row("post", "api/v1/request-check", "401 404 200 200 403 403 403", send="request"),
     Row("get", "api/v1/workloads", SIGNED_IN),
@@ -297,6 +312,21 @@ def _bodies(world: World) -> dict[str, Any]:
             "name": "new",
             "kind": "training",
             "spec": factories.spec_document(world.tier),
+        },
+        "quota": {"tier": world.tier.name, "guaranteed": 2},
+        "ask_grant": {
+            "team": world.ours.team.public_id,
+            "tier": world.tier.name,
+            "gpus": 1,
+            "ends_at": (clock.now() + timedelta(days=30)).isoformat(),
+            "reason": "a deadline",
+        },
+        "renew": {"ends_at": (clock.now() + timedelta(days=30)).isoformat(), "reason": "longer"},
+        "ask_quota": {
+            "team": world.ours.team.public_id,
+            "tier": world.tier.name,
+            "guaranteed": 2,
+            "reason": "we grow",
         },
         "decision": {"approve": True},
         "form": {"decision": "approve"},

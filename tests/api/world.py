@@ -17,7 +17,17 @@ from scheduling.models import BandGrant, Eviction, SchedulingPolicyVersion, Work
 from scheduling.records import Timings, pass_proof, pass_record
 from scheduling.services import workload_submit
 from scheduling.states import WorkloadState
-from tenants.models import ApiToken, ApproverGroup, Case, Delegation, Role
+from tenants.models import (
+    ApiToken,
+    ApproverGroup,
+    AskState,
+    Case,
+    Delegation,
+    Grant,
+    Quota,
+    QuotaChange,
+    Role,
+)
 from tests import factories
 from tests.api.calls import token_for
 
@@ -42,6 +52,7 @@ class Side:
         self.grant = BandGrant.objects.create(
             team=self.team, band=1, cap=7000, reason=f"{name} must not wait", granted_by=factories.admin()
         )
+        self._quotas(tier)
         self.waiting = factories.workload(self.team, tier, owner=self.owner, name=f"{name}-waiting")
         self.hook = factories.endpoint(f"{name}-hook", team=self.team)
         self.failed = factories.message(self.hook, title=f"{name}-news")
@@ -68,17 +79,33 @@ class Side:
         factories.placed(made, [gpu], running=True, since=clock.now() - timedelta(minutes=30))
         return made
 
+    def _quotas(self, tier: Tier) -> None:
+        """A grant, a change that was asked for, and a version that lies ahead."""
+        now = clock.now()
+        asked = {"company": self.company, "team": self.team, "requester": self.owner}
+        self.given = Grant.objects.create(
+            **asked,
+            tier=tier,
+            units=7000,
+            starts_at=now,
+            ends_at=now + timedelta(days=9),
+            state=AskState.APPROVED,
+            reason=f"{self.owner.username} has a deadline",
+        )
+        self.change = QuotaChange.objects.create(**asked, limit=7000, reason=f"{self.owner.username} grows")
+        self.version = Quota.objects.create(team=self.team, tier=tier, starts_at=now + timedelta(days=30))
+
     def marks(self) -> list[str]:
         """What nobody else may read anywhere: ids and names."""
         rows: list[Any] = [self.company, self.team, self.owner, self.manager, self.case, self.account.user]
-        rows += [self.pending, self.running, self.waiting]
+        rows += [self.pending, self.running, self.waiting, self.given, self.change]
         names = [self.company.name, self.team.name, self.owner.username, self.manager.username]
         names += [self.pending.name, self.running.name, self.waiting.name, self.grant.reason]
         names += [self.account.name]
         names += [self.hook.name, self.failed.title, f"{self.owner.username.split('-')[0]}-told"]
         names += [self.group.name, self.delegation.reason]
         keys = [self.token.pk, self.grant.pk, self.hook.pk, self.failed.pk]
-        keys += [self.group.pk, self.delegation.pk]
+        keys += [self.version.pk, self.group.pk, self.delegation.pk]
         return [one.public_id for one in rows] + names + [str(key) for key in keys]
 
 
@@ -141,6 +168,9 @@ class World:
             "account": self.ours.account.user.public_id,
             "token": str(self.ours.token.pk),
             "pass": "1",
+            "given": self.ours.given.public_id,
+            "change": self.ours.change.public_id,
+            "quota": str(self.ours.version.pk),
         }
         head, mark, rest = route.partition("<")
         path = head + ids[subject] + rest.partition(">")[2] if mark else route

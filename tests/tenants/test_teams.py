@@ -150,7 +150,7 @@ def test_over_all_tiers_there_is_a_limit_only() -> None:
     services.quota_set(actor=admin, team=company, tier=None, guaranteed=0, limit=UNITS_PER_GPU)
     services.quota_set(actor=admin, team=company, tier=None, guaranteed=0, limit=2 * UNITS_PER_GPU)
 
-    assert Quota.objects.get(team=company).limit == 2 * UNITS_PER_GPU
+    assert Quota.objects.in_force().get(team=company).limit == 2 * UNITS_PER_GPU
     with pytest.raises(Invalid):
         services.quota_set(actor=admin, team=company, tier=None, guaranteed=1, limit=None)
 

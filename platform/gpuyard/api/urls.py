@@ -83,6 +83,16 @@ from tenants.log_api import (
     EventsView,
     PublicKeyView,
 )
+from tenants.quota_api import (
+    GrantRenewView,
+    GrantRevokeView,
+    GrantsView,
+    GrantView,
+    QuotaChangesView,
+    QuotaChangeView,
+    QuotaVersionsView,
+    QuotaVersionView,
+)
 from tenants.service_api import ServiceAccountsView, ServiceAccountView, ServiceTokensView
 
 urlpatterns: list[URLPattern | URLResolver] = [
@@ -98,6 +108,16 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("teams/<str:public_id>", TeamView.as_view(), name="api-team"),
     path("teams/<str:public_id>/members", MembersView.as_view(), name="api-team-members"),
     path("teams/<str:public_id>/quotas", QuotasView.as_view(), name="api-team-quotas"),
+    path(
+        "teams/<str:public_id>/quotas/versions", QuotaVersionsView.as_view(), name="api-team-quota-versions"
+    ),
+    path("quota-versions/<uuid:quota_id>", QuotaVersionView.as_view(), name="api-quota-version"),
+    path("grants", GrantsView.as_view(), name="api-grants"),
+    path("grants/<str:public_id>", GrantView.as_view(), name="api-grant"),
+    path("grants/<str:public_id>/renew", GrantRenewView.as_view(), name="api-grant-renew"),
+    path("grants/<str:public_id>/revoke", GrantRevokeView.as_view(), name="api-grant-revoke"),
+    path("quota-changes", QuotaChangesView.as_view(), name="api-quota-changes"),
+    path("quota-changes/<str:public_id>", QuotaChangeView.as_view(), name="api-quota-change"),
     path("request-check", RequestCheckView.as_view(), name="api-request-check"),
     path("workloads", WorkloadsView.as_view(), name="api-workloads"),
     path("workloads/<str:public_id>", WorkloadView.as_view(), name="api-workload"),

@@ -52,3 +52,4 @@ node_public_id = partial(new_public_id, "n")
 gpu_public_id = partial(new_public_id, "g")
 workload_public_id = partial(new_public_id, "w")
 case_public_id = partial(new_public_id, "c")
+quota_public_id = partial(new_public_id, "q")  # a grant, or a change that was asked for

@@ -247,6 +247,7 @@ SPECTACULAR_SETTINGS = {
         "DeliveryState": "gpuyard.notify.models.MessageState",
         "MailPace": "gpuyard.notify.models.Pace",
         "NodeState": "gpuyard.fleet.models.NodeState",
+        "QuotaAskState": "tenants.models.AskState",
         "ReplicaState": "scheduling.states.ReplicaState",
         "Role": "tenants.models.Role",
         "StepState": "tenants.models.StepState",
@@ -328,6 +329,7 @@ CELERY_BEAT_SCHEDULE = {
     "meter": _every("billing.tasks.meter", 30),
     "cases-due": _every("tenants.tasks.cases_due", 60),
     "guesses-forget": _every("tenants.tasks.guesses_forget", 3600),
+    "grants-due": _every("tenants.tasks.grants_due", 300),
     "books-verify": _every("billing.tasks.books_verify", 3600),
     "keys-purge": _every("gpuyard.core.tasks.idempotency_purge_old", 3600),
 }

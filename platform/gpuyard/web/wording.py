@@ -64,6 +64,8 @@ KINDS: dict[str, str | Promise] = {
     "training": _("training"),
     "inference": _("inference"),
     "development": _("development"),
+    "grant": _("grant"),
+    "quota_change": _("quota"),
 }
 ENDED = frozenset({"succeeded", "failed", "cancelled", "rejected", "expired"})
 

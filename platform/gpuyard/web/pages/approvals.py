@@ -31,6 +31,7 @@ DECIDED_ROWS = 8
 MOST_ROWS = 200
 SOON = timedelta(hours=2)
 SHOWS = ("decide", "mine", "open")
+_OF_QUOTA = ("grant", "quota_change")
 
 
 def build(
@@ -99,6 +100,8 @@ def _summary(waiting: Sequence[Case], as_of: datetime) -> str:
 
 def what_text(facts: Facts) -> str:
     asked = facts.asked or wording.gpus(facts.gpu_count, _(" or ").join(facts.tiers))
+    if facts.kind in _OF_QUOTA:
+        return asked  # it says until when
     if facts.hours is None:
         return _("%s without a time limit") % asked
     limit = wording.duration(facts.hours * 3600)
@@ -232,6 +235,8 @@ def _rule_why(facts: Facts) -> str:
 
 
 def _effect(case: Case, facts: Facts) -> str:
+    if facts.kind in _OF_QUOTA:
+        return _("Approving takes it at once from what %s has left to give.") % case.team.name
     price = price_of(facts)
     queued = _("Approving puts it in line for the next pass.")
     if price is None:

@@ -240,7 +240,7 @@ def quota_lines(actor: User, team: Team | None, most: int = MOST_LANES, *, tier:
     tiers = {one.pk: one for one in Tier.objects.all() if one.name == tier or not tier}
     quotas = {
         (row.team_id, row.tier_id): row
-        for row in Quota.objects.filter(team__in=named, tier__in=tiers)
+        for row in Quota.objects.in_force().filter(team__in=named, tier__in=tiers)
         if row.tier_id is not None
     }
     shares = {key: units for key, units in fair_shares().items() if key[0] in named and key[1] in tiers}
@@ -263,14 +263,14 @@ def _down_the_tree(teams: Iterable[Team]) -> list[UUID]:
 
 def _line(team: str, tier: str, quota: Quota | None, units: int, share: int | None) -> QuotaLine:
     now = units / UNITS_PER_GPU
-    guaranteed = quota.guaranteed / UNITS_PER_GPU if quota else 0.0
+    guaranteed = quota.promised / UNITS_PER_GPU if quota else 0.0
     fair = None if share is None else share / UNITS_PER_GPU
     return QuotaLine(
         team=team,
         tier=tier,
         used=now,
         guaranteed=guaranteed,
-        limit=quota.limit / UNITS_PER_GPU if quota and quota.limit is not None else None,
+        limit=quota.cap / UNITS_PER_GPU if quota and quota.cap is not None else None,
         note=_quota_note(now, guaranteed) + _share_note(fair),
         share=fair,
     )
