@@ -14,7 +14,16 @@ if TYPE_CHECKING:
 _WORDS = {
     "account": ("me", "tokens", "sign-ins"),
     "notifications": ("notifications", "notification-settings", "webhooks", "deliveries"),
-    "teams": ("teams", "service-accounts", "people", "invitations", "quotas", "grants", "limits"),
+    "teams": (
+        "teams",
+        "service-accounts",
+        "people",
+        "invitations",
+        "quota-changes",
+        "quota-versions",
+        "grants",
+        "limits",
+    ),
     "workloads": ("workloads", "request-check", "queue"),
     "cases": (
         "cases",
