@@ -105,15 +105,15 @@ def _people(node_count: int) -> tuple[list[Team], str]:
     from gpuyard.fleet.models import Pool, Tier, TierRule
     from gpuyard.fleet.services import join_token_create
     from tenants.models import Role
+    from tenants.quotas import quota_set
     from tenants.rules import approval_policy_activate
     from tenants.services import (
         company_create,
         membership_add,
-        quota_set,
         team_create,
-        token_create,
         user_create,
     )
+    from tenants.tokens import token_create
 
     admin = user_create(actor=None, username="admin", password="gpu-yard-2026-x", is_platform_admin=True)
     company = company_create(actor=admin, name="Company", currency="EUR", time_zone="Europe/Berlin")
