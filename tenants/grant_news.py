@@ -64,7 +64,7 @@ def _notice(grant: Grant, word: str) -> Notice:
         subject=subject % values,
         dedupe_key=f"grant:{grant.pk}:{word}:{grant.ends_at.isoformat()}",
         facts=((_("Then"), _("what runs goes on, as borrowed; renew the grant to keep it.")),),
-        url=f"/teams/{grant.team.public_id}",
+        url=f"/queue?team={grant.team.public_id}",
         about=about_of(grant),
         company_id=grant.company_id,
         team_path=tuple(grant.team.path),
