@@ -10,7 +10,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
@@ -38,9 +38,9 @@ from scheduling import bands, losses, policies
 from scheduling import services as work
 from scheduling.models import BandGrant, Workload
 from scheduling.submit import workload_submit
-from tenants import cases, deciding, delegations, rules, service_accounts, signins, tokens
+from tenants import asking, cases, deciding, delegations, quotas, rules, service_accounts, signins, tokens
 from tenants import services as people
-from tenants.models import ApproverGroup, Case, Delegation, Team
+from tenants.models import ApproverGroup, Case, Delegation, Grant, Quota, Team
 from tests import factories as make
 
 WHY = "because I say so"
@@ -149,7 +149,28 @@ def _array(world: World) -> Workload:
 def _quota(world: World, gpus: int) -> Any:
     make.quota(world.company, world.tier, guaranteed_gpus=8) if gpus == 1 else None
     units = gpus * 7000
-    return people.quota_set(actor=world.admin, team=world.team, tier=world.tier, guaranteed=units, limit=None)
+    return quotas.quota_set(actor=world.admin, team=world.team, tier=world.tier, guaranteed=units, limit=None)
+
+
+def _later() -> datetime:
+    return clock.now() + timedelta(days=7)
+
+
+def _quota_of_tomorrow(world: World) -> Any:
+    return quotas.quota_set(
+        actor=world.admin, team=world.team, tier=world.tier, guaranteed=0, limit=7000, starts_at=_later()
+    )
+
+
+def _granted(world: World) -> None:
+    """The actor asks for a grant, and the manager above gives it."""
+    make.quota(world.company, world.tier, guaranteed_gpus=8)
+    make.membership(world.admin, world.team, "manager")
+    head = make.user("manager", world.company)
+    asking.grant_ask(
+        actor=world.admin, team=world.team, tier=world.tier, units=7000, ends_at=_later(), reason=WHY
+    )
+    deciding.case_decide(actor=head, case_public_id=Case.objects.get().public_id, approve=True)
 
 
 def _signed_in(world: World) -> None:
@@ -203,7 +224,48 @@ ACTS: dict[str, Act] = {
         lambda w: people.membership_remove(actor=w.admin, membership=w.member.memberships.get()),
         "membership.remove",
     ),
-    "tenants.services.quota_set": Act(
+    "tenants.quotas.quota_cancel": Act(
+        lambda w: quotas.quota_cancel(actor=w.admin, quota_id=Quota.objects.latest("starts_at").pk),
+        "quota.cancel",
+        "old",
+        before=_quota_of_tomorrow,
+    ),
+    "tenants.asking.grant_ask": Act(
+        lambda w: asking.grant_ask(
+            actor=w.admin, team=w.team, tier=w.tier, units=7000, ends_at=_later(), reason=WHY
+        ),
+        "grant.ask",
+        "new reason",
+        before=lambda w: make.membership(w.admin, w.team, "member"),
+    ),
+    "tenants.asking.grant_renew": Act(
+        lambda w: asking.grant_renew(
+            actor=w.admin,
+            grant_public_id=Grant.objects.get().public_id,
+            ends_at=_later() + timedelta(days=7),
+            reason=WHY,
+        ),
+        "grant.ask",
+        "new reason",
+        before=_granted,
+    ),
+    "tenants.asking.grant_revoke": Act(
+        lambda w: asking.grant_revoke(
+            actor=w.admin, grant_public_id=Grant.objects.get().public_id, reason=WHY
+        ),
+        "grant.revoke",
+        "old new reason",
+        before=_granted,
+    ),
+    "tenants.asking.quota_ask": Act(
+        lambda w: asking.quota_ask(
+            actor=w.admin, team=w.team, tier=w.tier, amounts=quotas.Amounts(0, 7000, None, 1), reason=WHY
+        ),
+        "quota.ask",
+        "new reason",
+        before=lambda w: make.membership(w.admin, w.team, "manager"),
+    ),
+    "tenants.quotas.quota_set": Act(
         lambda w: _quota(w, 2), "quota.set", "old new", before=lambda w: _quota(w, 1)
     ),
     "tenants.tokens.token_create": Act(
@@ -463,6 +525,7 @@ NO_ACTS = {
     "scheduling.transitions.workload_move": "writes its own event; a part of the lifecycle",
     "scheduling.policy_preview.policy_preview": "changes nothing",
     "tenants.rules.approval_policy_preview": "changes nothing",
+    "tenants.quotas.quota_store": "writes the event of quota_set and of decided cases",
     "scheduling.amending.request_amend": "a part of case_amend",
     "scheduling.amending.request_less": "a part of case_decide",
     "tenants.endpoints.team_endpoint_create": "proves the right; the event is endpoint_create's",

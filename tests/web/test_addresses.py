@@ -94,6 +94,6 @@ def test_signing_in_leads_nowhere_else(target: str) -> None:
     user.save()
     answer = Client().post(
         f"/sign-in?next={target}",
-        {"username": user.username, "password": "a long enough one", "next": target},
+        {"login": user.username, "password": "a long enough one", "next": target},
     )
     assert (answer.status_code, answer["Location"]) == (302, "/")

@@ -221,5 +221,5 @@ def test_the_page_takes_as_many_queries_for_forty_events_as_for_one(
         note(company, "node.cordon", subject=make.node())
     client = browse(auditor)
     client.get(reverse("web:audit"))
-    with django_assert_max_num_queries(24):
+    with django_assert_max_num_queries(26):
         client.get(reverse("web:audit"))

@@ -46,6 +46,7 @@ def build(
 ) -> ApprovalsPage:
     as_of = clock.now()
     show = show if show in SHOWS else "decide"
+    kind = kind if kind in hooks.case_kinds() else ""
     waiting = _waiting(actor, show, kind)
     decided = list(
         case_list(actor, CaseFilters(kind=kind))

@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_POST, require_safe
 
+from gpuyard.api.attempts import refusal_note
 from gpuyard.core.errors import Conflict, DomainError, Forbidden, Invalid
 from gpuyard.core.models import User
 from gpuyard.web.actor import actor_of, page
@@ -49,6 +50,12 @@ def told(exc: DomainError) -> str:
     return " ".join(f"{one.message} {one.remedy or ''}".strip() for one in exc.errors) or str(exc)
 
 
+def _refuse(request: HttpRequest, exc: DomainError) -> None:
+    if isinstance(exc, Forbidden):
+        refusal_note(request, exc)
+    messages.error(request, told(exc))
+
+
 # --- Deciding ------------------------------------------------------------------------------------------------------
 
 
@@ -65,7 +72,7 @@ def case_decide(request: HttpRequest, public_id: str) -> HttpResponse:
     except Invalid as exc:
         return _show(request, build(actor, public_id, reason=reason, error=told(exc)), 422)
     except (Conflict, Forbidden) as exc:
-        messages.error(request, told(exc))
+        _refuse(request, exc)
         return redirect(f"{reverse('web:approvals')}?case={public_id}")
     messages.success(request, str(_DONE[act]()) % case.subject_label)
     return redirect("web:approvals")
@@ -126,6 +133,8 @@ def cases_decide(request: HttpRequest) -> HttpResponse:
         messages.success(request, words % {"n": done})
     for one in found:
         if one.error is not None:
+            if isinstance(one.error, Forbidden):
+                refusal_note(request, one.error)
             messages.error(request, f"{one.case_public_id[:16]}: {told(one.error)}")
     return redirect("web:approvals")
 
@@ -195,7 +204,7 @@ def _own(request: HttpRequest, public_id: str, form: str, act: Any, words: str) 
     except Invalid as exc:
         return _show(request, build(actor, public_id, error=told(exc), error_at=form), 422)
     except (Conflict, Forbidden) as exc:
-        messages.error(request, told(exc))
+        _refuse(request, exc)
     else:
         messages.success(request, words)
     return redirect(f"{reverse('web:approvals')}?case={public_id}")
