@@ -21,6 +21,7 @@ def guesses_forget() -> None:
     guesses_purge()
 
 
+@shared_task
 def grants_due() -> None:
     """Reminders of grants that end soon."""
     grants_remind()
