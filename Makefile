@@ -4,7 +4,7 @@
 PORT ?= 8000
 ONCE ?=
 RESET ?=
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 3
 BIN := .venv/bin
 EXPORT := uv export --frozen --quiet --no-header --no-emit-workspace --all-packages --extra local
 
