@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -43,7 +44,7 @@ def units_of(gpus: Decimal) -> int:
     return round(gpus * UNITS_PER_GPU)
 
 
-class _AskCases(Generic[_A]):
+class _AskCases(ABC, Generic[_A]):
     """What both have in common (`core.hooks.CaseHandler`)."""
 
     model: type[_A]
@@ -83,9 +84,9 @@ class _AskCases(Generic[_A]):
         """Not reached where `less_fields` names none."""
         raise StaleState()
 
+    @abstractmethod
     def amend(self, *, subject_id: UUID, changes: Mapping[str, Any], actor: Any, reason: str) -> None:
         """Other values, as the same request would take them."""
-        raise NotImplementedError
 
     def on_case_ended(
         self, *, case_id: UUID, subject_id: UUID, outcome: CaseOutcome, actor: Any, reason: str
@@ -105,9 +106,9 @@ class _AskCases(Generic[_A]):
             reason=reason,
         )
 
+    @abstractmethod
     def _take(self, ask: _A, actor: Any) -> dict[str, Any]:
         """Does what approval does before the state moves; returns what else of the row changes with it."""
-        raise NotImplementedError
 
     def _move(self, ask: _A, outcome: str, values: Mapping[str, Any]) -> None:
         state_move(self.model, ask.pk, old=AskState.ASKED, new=outcome, edges=ASK_EDGES, **values)
@@ -133,8 +134,9 @@ class _AskCases(Generic[_A]):
             lines.append(CardFact("undistributed", _("Left to give"), text % values))
         return lines
 
+    @abstractmethod
     def _lines(self, ask: _A) -> list[CardFact]:
-        raise NotImplementedError
+        """What the card says of this kind alone."""
 
 
 class _GrantChanges(PolicyDocument):
