@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TypeVar
-from uuid import UUID
 
 from django.db import transaction
 from django.db.models import QuerySet
@@ -273,11 +272,3 @@ def quota_change_get(actor: User, public_id: str) -> QuotaChange:
     if found is None:
         raise NotFound("quota_change_unknown", _("There is no such request, or you may not see it."))
     return found
-
-
-def asks_open_of(team_ids: Iterable[UUID]) -> int:
-    """How many requests for quota of these teams wait for a decision."""
-    ids = list(team_ids)
-    return sum(
-        model.objects.filter(team__in=ids, state=AskState.ASKED).count() for model in (Grant, QuotaChange)
-    )

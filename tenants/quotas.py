@@ -18,7 +18,7 @@ from gpuyard.core.money import UNITS_PER_GPU
 from gpuyard.core.text import text_check
 from gpuyard.fleet.models import Tier
 from tenants.constraints import guarantees_fit, unique
-from tenants.models import AskState, Grant, Quota, Role, Team
+from tenants.models import Quota, Role, Team
 from tenants.selectors import ADMIN, ANY_ROLE, role_require, visible_q
 
 MOST_UNITS = 10_000_000 * UNITS_PER_GPU
@@ -197,9 +197,3 @@ def undistributed(team: Team, tier: Tier, at: datetime | None = None) -> int:
     """What of a team's guarantee is not shared out to the teams right below it."""
     below = Quota.objects.in_force(at).filter(team__parent=team, tier=tier)
     return promised_at(team, tier, at) - sum(row.promised for row in below)
-
-
-def grants_ahead(team: Team) -> QuerySet[Grant]:
-    """A team's grants that count now or will."""
-    found = Grant.objects.filter(team=team, state=AskState.APPROVED, ends_at__gt=clock.now())
-    return found.select_related("tier", "requester").order_by("ends_at", "id")
